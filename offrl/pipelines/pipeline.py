@@ -3,46 +3,67 @@
 import copy
 import inspect
 import math
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig
 from offrl.faces.algorithm import Algorithm
-from offrl.online.broker import Broker, broker_at
+from offrl.online.broker import broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.trainer import summary_of
 from offrl.pipelines.explorer import PipelineExplorer
 from offrl.pipelines.registers import PipelineParts
 from offrl.registry import did_you_mean, shown
-from offrl.reports.records import Record, Recording
+from offrl.reports.records import Record, read_records
 from offrl.seeding import seed_everything
+from offrl.training.loop import Loop
+from offrl.training.run import RunFolder, note_changes, note_provenance
 from offrl.tree import map_leaves
 
 KEPT = 10  # checkpoints of each algorithm
 LAST = 20  # episodes, whose returns are the result of a training
 
 
-class Pipeline(Recording):
+class Pipeline(Loop):
     """Trains the parts that a config names, as a generator of log records; or evaluates them.
 
-    epoch, step: where an earlier run was left, which goes on.
+    The records are ``progress`` for each trajectory, for each training ``collect``, of what came
+    before it, and ``train``, and ``rollout`` for each episode of the explorer that evaluates.
+
+    run: An earlier run, to go on with from its newest weights (``RunFolder.open``).
+    config_file: The file of the config, of which a new run folder gets a copy.
     """
 
-    def __init__(self, config: PipelineConfig, epoch: int = 0, step: int = 0):
-        self.config = config
-        self.epoch = epoch  #: How often it was trained.
-        self.step = step  #: In the environments of all explorers that are learned from.
+    TELLS = ("collect", "train")
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        run: RunFolder | None = None,
+        config_file: Path | None = None,
+    ):
+        super().__init__(run)
+        self.config, self._config_file = config, config_file
+        self.environments = {config.env_para.env_name: {}}
+        note_provenance(config, None, run)
+        if run is not None:
+            given = read_records(run.metrics)[0]
+            self.epoch, self.step = (
+                max((record[key] for record in given), default=0) for key in ("epoch", "step")
+            )
+            note_changes(config, read_config_file(run.config_file), self.step)
         self.version = 0  #: Of the weights: how often they were published.
-        self.models: Path | None = None  #: Folder of checkpoints; ``None``: none are written.
+        #: The folder of checkpoints; ``None``: there is none yet.
+        self.models: Path | None = None if run is None else run.models
         self.checkpoint: Path | None = None  #: The newest one.
-        self.receiving: Callable[[], AbstractContextManager] = nullcontext  #: While it waits.
         seed_everything(config.train.seed)
         parts, names = PipelineParts(config), config.agent_para.names
         alg = parts.algorithm()
@@ -52,44 +73,66 @@ class Pipeline(Recording):
         trains = config.mode != "evaluate"
         if trains and type(alg).train is Algorithm.train:
             raise ValueError(f"alg_para.alg_name: {config.alg_para.alg_name} defines no train()")
-        if config.checkpoint is not None:
-            folders = {x: self._folder(Path(config.checkpoint), x) for x in self.algs}
+        start = config.checkpoint
+        if run is not None and any(path.is_file() for path in run.models.rglob("*")):
+            start = str(run.models)
+        if start is not None:
+            folders = {x: self._folder(Path(start), x) for x in self.algs}
             was_trained = [name for name, folder in folders.items() if folder.exists()]
             for name in was_trained or self.algs:  # of several, one may have to wait for its data
                 self.checkpoint = newest(folders[name])
                 self.algs[name].restore(model_name=self.checkpoint)
         self._num_prepared = dict.fromkeys(self.algs, 0)
-        self._num_trained = dict.fromkeys(self.algs, epoch)
-        self._num_saved = dict.fromkeys(self.algs, epoch)
+        self._num_trained = dict.fromkeys(self.algs, self.epoch)
+        self._num_saved = dict.fromkeys(self.algs, self.epoch)
         self._files: dict[str, list[Path]] = {name: [] for name in self.algs}
         self.last: deque[Any] = deque(maxlen=LAST)  #: The last episodes, as ``Trajectory.ended``.
-        self._begin_round()
-        # Those of higher numbers evaluate.
+        self._forget_collected()
+        # Explorers of higher numbers evaluate.
         self._num_exploring = config.env_num if trains else 0
-        self.broker = self._make_broker(config.env_num + (config.mode == "train_with_evaluate"))
+        make_explorer: Any = partial(PipelineExplorer, config, self._owners, self._num_exploring)
+        num = config.env_num + (config.mode == "train_with_evaluate")
+        self.broker = broker_at(config.distributed.address, make_explorer, num, self.epoch)
 
-    def _make_broker(self, num: int) -> Broker:
-        make_explorer: Any = partial(
-            PipelineExplorer, self.config, self._owners, self._num_exploring
-        )
-        return broker_at(self.config.distributed.address, make_explorer, num, self.epoch)
+    def __repr__(self) -> str:
+        name = self.config.alg_para.alg_name
+        return f"Pipeline({name}, step {self.step} of {self.num_steps})"
+
+    @property
+    def num_steps(self) -> int:
+        return self.config.max_steps
+
+    @property
+    def is_last(self) -> bool:
+        return self.step >= self.num_steps
 
     @property
     def problems(self) -> list[str]:
-        """Give what went wrong so far although it went on."""
         return self.broker.problems
 
     def close(self) -> None:
         self.broker.close()
+        super().close()
+
+    def _write_first(self, run: RunFolder) -> None:
+        if self._config_file is not None:
+            shutil.copy(self._config_file, run.path)
 
     # -- training ---------------------------------------------------------------------------------
 
-    def __call__(self) -> Iterator[Record]:
-        """Train for ``max_steps``: a ``progress`` record for each trajectory; for each training a
-        ``collect`` record of what came before it and a ``train`` record; a ``rollout`` record for
-        each episode of the explorer that evaluates."""
-        self._publish()
-        while self.step < self.config.max_steps:
+    def _begin_epoch(self) -> list[str]:
+        self.epoch -= 1  # which begins with the training
+        return [*self.TELLS]
+
+    def _work(self) -> Iterator[Record]:
+        """Take in trajectories until a training is due, and train."""
+        if not self.version:
+            self._publish()
+        while not self.is_last:
+            if self.interrupts.saves:
+                self.save()
+                self.interrupts.saves = False
+            self.interrupts.check()
             trajectory = self._receive()
             if trajectory.explorer >= self._num_exploring:
                 if trajectory.ended:
@@ -100,17 +143,20 @@ class Pipeline(Recording):
             ready = [x for x, alg in self.algs.items() if alg.train_ready(self._num_prepared[x])]
             if ready:
                 self.epoch += 1
-                records = self._collected(), self._train(ready)
-                yield from records  # so that none is written of what was not learned from
-        if self._staleness:
-            yield self._collected()
+                # Before a record of what was collected, so that it is of what was learned from.
+                self._logs = self._train(ready)
+                return
+        self._due.remove("train")
 
-    def _begin_round(self) -> None:
+    def _finish(self, kind: str) -> Mapping[str, float]:
+        return self._logs if kind == "train" else self._collected()
+
+    def _forget_collected(self) -> None:
         self._ended: Ended = []
         self._staleness: list[int] = []
 
     def _receive(self) -> Trajectory:
-        with self.receiving():
+        with self.interrupts.at_once():
             trajectory = self.broker.receive()
         if self._num_exploring and {*range(self._num_exploring)} <= self.broker.lost.keys():
             raise ChildProcessError("no explorer is left to learn from; correct the environment")
@@ -127,17 +173,17 @@ class Pipeline(Recording):
             alg.prepare_data(own, **_taken(alg.prepare_data, whose))
             self._num_prepared[owner] += 1
 
-    def _collected(self) -> Record:
+    def _collected(self) -> dict[str, float]:
         """Give what came since the last training; by how many versions its weights were old."""
         logs = summary_of(self._ended) | {
             "Trajectories": len(self._staleness),
             "Staleness": float(np.mean(self._staleness)),
             "Lost_Explorers": len(self.broker.lost),
         }
-        self._begin_round()
-        return self.record("collect", logs)
+        self._forget_collected()
+        return logs
 
-    def _train(self, ready: Sequence[str]) -> Record:
+    def _train(self, ready: Sequence[str]) -> dict[str, float]:
         logs: dict[str, float] = {}
         for name in ready:
             told = _numbers(self.config.alg_para.alg_name, self.algs[name].train())
@@ -148,7 +194,7 @@ class Pipeline(Recording):
             self._publish()
         for name in due:
             self._save(name)
-        return self.record("train", logs)
+        return logs
 
     def _publish(self) -> None:
         self.version += 1

@@ -22,7 +22,7 @@ from offrl.training.checkpointer import Checkpointer
 from offrl.training.evaluator import Evaluator
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
-from offrl.training.loop import Record, Training
+from offrl.training.loop import Loop, Record, Training
 from offrl.training.progress import Progress, success_line
 from offrl.training.proxies import Proxies
 from offrl.training.recorded import Trainer
@@ -143,7 +143,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
 
 
 @contextmanager
-def writing(trainer: Training) -> Iterator[Logger]:
+def writing(trainer: Loop) -> Iterator[Logger]:
     """Have a training write into its run folder, and give the logger of its records. A stop waits
     for the end of a step, and whatever ends the training says how to go on."""
     with (
@@ -161,8 +161,8 @@ def writing(trainer: Training) -> Iterator[Logger]:
             raise
 
 
-def _how_to_go_on(trainer: Training) -> str:
-    if not trainer.run.last_checkpoint.exists():
+def _how_to_go_on(trainer: Loop) -> str:
+    if isinstance(trainer, Training) and not trainer.run.last_checkpoint.exists():
         return "nothing was saved yet (experiment.save says when)"
     program = "offrl" if shutil.which("offrl") else Path(sys.executable).with_name("offrl")
     return f"go on with: {program} train --resume {shlex.quote(str(trainer.run.path))}"

@@ -13,7 +13,7 @@ from typing import TextIO
 from offrl.lazy import needed
 from offrl.outputs import in_words, whole_file
 from offrl.reports.records import Record, read_records
-from offrl.training.loop import Training
+from offrl.training.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Logger:
     left out with a warning.
     """
 
-    def __init__(self, trainer: Training):
+    def __init__(self, trainer: Loop):
         self.trainer = trainer
         config, run = trainer.config.experiment.logging, trainer.run
         records, num_damaged = read_records(run.metrics)

@@ -29,24 +29,21 @@ from offrl.training.run import (
 log = logging.getLogger(__name__)
 
 
-class Training(Recording, ABC):
-    """A training in epochs, which can be stopped, saved and gone on with at any record.
+class Loop(Recording, ABC):
+    """Work in epochs and a run folder, which can be stopped and gone on with at any record.
 
-    A subclass has the source of what is learned from: it assembles what the config describes,
-    begins each epoch, does its work, and finishes the records that tell of it.
+    A subclass has the source of what is learned from: it begins each epoch, does its work, and
+    finishes the records that tell of it.
 
-    run: an earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
+    run: An earlier run, to go on with.
     """
 
     TELLS: ClassVar[Sequence[str]]  #: The records that tell of an epoch's work, in their order.
 
-    config: Config
-    algo: Any
-    device: torch.device
+    config: Any
     environments: Mapping[str, dict[str, Any]]  # to evaluate in, by their names in the logs
-    instructions: Mapping[str, Any] = {}
 
-    def __init__(self, config: Any, run: RunFolder | None = None):
+    def __init__(self, run: RunFolder | None = None):
         self._run = run
         self.epoch = 0
         self.step = 0
@@ -55,6 +52,113 @@ class Training(Recording, ABC):
         self.pending: Record | None = None  # see ``holding``
         self._log_size = 0  # when the last record was given
         self._due: list[str] = []  # the records of this epoch that are still to come
+
+    # -- what a source does -----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """The number of steps of the whole."""
+
+    @property
+    @abstractmethod
+    def is_last(self) -> bool:
+        """Say whether no epoch follows this one."""
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Give what went wrong so far although the training went on."""
+        return ()
+
+    @abstractmethod
+    def _begin_epoch(self) -> list[str]:
+        """Prepare an epoch. Returns the types of its records."""
+
+    @abstractmethod
+    def _work(self) -> Iterator[Record]:
+        """Do what is left of this epoch's work, with ``progress`` records on the way."""
+
+    @abstractmethod
+    def _finish(self, kind: str) -> Mapping[str, float]:
+        """Do what a record of this epoch tells of, and give its logs."""
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let errors name what they come from."""
+        yield
+
+    @abstractmethod
+    def _write_first(self, run: RunFolder) -> None:
+        """Fill a new run folder before it appears."""
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def __call__(self) -> Iterator[Record]:
+        """Train, and yield a record after each part of the work."""
+        with self._named():
+            if self.pending is not None:
+                record, self.pending = self.pending, None
+                self._log_size = self._size_of_log()
+                yield record
+            while self._due or not self.is_last:
+                if not self._due:
+                    self.epoch += 1
+                    self._due = self._begin_epoch()
+                if self._due[0] == self.TELLS[0]:
+                    yield from self._work()
+                logs = self._finish(self._due[0])
+                self._log_size = self._size_of_log()
+                yield self.record(self._due.pop(0), logs)
+
+    @contextmanager
+    def holding(self, record: Record) -> Iterator[None]:
+        """Let the record come again if the work of a wrapper, before it passes it on, is
+        abandoned."""
+        self.pending = record
+        yield
+        self.pending = None
+
+    def has_given(self, record: Record) -> bool:
+        """Say whether a record of an earlier process belongs to what is done, and does not come
+        again. A test follows the training and is always run again."""
+        kind, epoch = record["type"], record["epoch"]
+        if "test" in kind or epoch != self.epoch:
+            return "test" not in kind and epoch < self.epoch
+        is_under_way = self._due or self.pending is not None
+        return kind in {*self.TELLS} - {*self._due} if is_under_way else True
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder. It is made when something is first written, and appears complete, so that
+        every run folder can be gone on with."""
+        if self._run is None:
+            self._run = RunFolder.create(self.config, self._write_first)
+        return self._run
+
+    def close(self) -> None:
+        """Let others train in the run folder."""
+        if self._run is not None:
+            self._run.unlock()
+
+    def _size_of_log(self) -> int:
+        return 0 if self._run is None else self._run.log_size
+
+
+class Training(Loop):
+    """Trains one of offrl's algorithms, with checkpoints from which it goes on with the same bits.
+
+    A subclass also assembles what the config describes.
+
+    run: An earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
+    """
+
+    config: Config
+    algo: Any
+    device: torch.device
+    instructions: Mapping[str, Any] = {}
+
+    def __init__(self, config: Any, run: RunFolder | None = None):
+        super().__init__(run)
         self._last_step = 0  # of this epoch
         self._seconds: dict[str, float] = {}
         self._is_torn = False  # whether half an update was made
@@ -75,23 +179,9 @@ class Training(Recording, ABC):
         done = f"epoch {self.epoch} of {self.config.train.num_epochs}, step {self.step}"
         return f"{type(self).__name__}({self.algo!r}, {done})"
 
-    # -- what a source does -----------------------------------------------------------------------
-
     @abstractmethod
     def _assemble(self, config: Any, checkpoint: Mapping[str, Any] | None) -> Any:
         """Make what the config describes, to go on from ``checkpoint``. Returns the data."""
-
-    @abstractmethod
-    def _begin_epoch(self) -> list[str]:
-        """Prepare an epoch. Returns the types of its records, the last of which is ``epoch``."""
-
-    @abstractmethod
-    def _work(self) -> Iterator[Record]:
-        """Do what is left of this epoch's work, with ``progress`` records on the way."""
-
-    @abstractmethod
-    def _finish(self, kind: str) -> Mapping[str, float]:
-        """Do what a record of this epoch tells of, and give its logs."""
 
     @abstractmethod
     def _content(self, resumes: bool) -> dict[str, Any]:
@@ -101,60 +191,23 @@ class Training(Recording, ABC):
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         """Take over the position from a checkpoint."""
 
-    # -- the loop ---------------------------------------------------------------------------------
+    @property
+    def num_steps(self) -> int:
+        train, steps = self.config.train, self.config.experiment.epoch_every_n_steps or 0
+        return train.num_steps or train.num_epochs * steps
 
-    def __call__(self) -> Iterator[Record]:
-        """Train, and yield a record after each part of the work."""
+    @property
+    def is_last(self) -> bool:
+        return self.epoch >= self.config.train.num_epochs
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let what is wrong with an algorithm's answers name it and the step."""
         if self._is_torn:
             raise ValueError(
                 f"{self.config.algo_name}: step {self.step + 1} was left in its midst, by an error "
                 "or an interrupt, with half an update; go on from a checkpoint (restore)"
             )
-        if self.pending is not None:
-            record, self.pending = self.pending, None
-            self._log_size = self._size_of_log()
-            yield record
-        with self._named():
-            while self._due or not self.is_last:
-                if not self._due:
-                    self.epoch += 1
-                    self._due = self._begin_epoch()
-                if self._due[0] == self.TELLS[0]:
-                    yield from self._work()
-                logs = self._finish(self._due[0])
-                self._log_size = self._size_of_log()
-                yield self.record(self._due.pop(0), logs)
-
-    @property
-    def is_last(self) -> bool:
-        """Say whether no epoch follows this one."""
-        return self.epoch >= self.config.train.num_epochs
-
-    @property
-    def problems(self) -> Sequence[str]:
-        """Give what went wrong so far although the training went on."""
-        return ()
-
-    @contextmanager
-    def holding(self, record: Record) -> Iterator[None]:
-        """Let the record come again if the work of a wrapper, before it passes it on, is
-        abandoned."""
-        self.pending = record
-        yield
-        self.pending = None
-
-    def has_given(self, record: Record) -> bool:
-        """Say whether a record of an earlier process belongs to what is done, and does not come
-        again. A test follows the training and is always run again."""
-        kind, epoch = record["type"], record["epoch"]
-        if "test" in kind or epoch != self.epoch:
-            return "test" not in kind and epoch < self.epoch
-        is_under_way = self._due or self.pending is not None
-        return kind in {*self.TELLS} - {*self._due} if is_under_way else True
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Let what is wrong with an algorithm's answers name it and the step."""
         where = self.config.algo_name
         try:
             yield
@@ -202,22 +255,6 @@ class Training(Recording, ABC):
         )
 
     # -- the run folder and checkpoints -----------------------------------------------------------
-
-    @property
-    def run(self) -> RunFolder:
-        """The run folder. It is made when something is first written, and appears with a
-        checkpoint in it, so that every run folder can be gone on with."""
-        if self._run is None:
-            self._run = RunFolder.create(self.config, self._write_first)
-        return self._run
-
-    def close(self) -> None:
-        """Let others train in the run folder."""
-        if self._run is not None:
-            self._run.unlock()
-
-    def _size_of_log(self) -> int:
-        return 0 if self._run is None else self._run.log_size
 
     def _write_first(self, run: RunFolder) -> None:
         if self.config.experiment.save.enabled:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tqdm import tqdm
 
 from offrl.acting.episode import REACHED
-from offrl.training.loop import Record, Training
+from offrl.training.loop import Loop, Record
 
 
 class Progress:
@@ -16,16 +16,14 @@ class Progress:
 
     SECONDS_BETWEEN_LINES = 10.0
 
-    def __init__(self, trainer: Training):
+    def __init__(self, trainer: Loop):
         self.trainer = trainer
         self._last_line = -math.inf
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
-        config = self.trainer.config
-        steps = config.experiment.epoch_every_n_steps or 0
         episodes = 0
         with tqdm(
-            total=config.train.num_steps or config.train.num_epochs * steps,
+            total=self.trainer.num_steps,
             initial=self.trainer.step,
             unit="step",
             dynamic_ncols=True,
@@ -41,7 +39,8 @@ class Progress:
                     bar.set_postfix(_shown(logs), refresh=False)
                 elif kind.endswith("episode"):
                     episodes += 1
-                    bar.set_description(f"episode {episodes} of {config.experiment.rollout.n}")
+                    num = self.trainer.config.experiment.rollout.n
+                    bar.set_description(f"episode {episodes} of {num}")
                 elif kind.endswith("rollout"):
                     episodes = 0
                     where = f" in {record['env']}" if "env" in record else ""
@@ -56,9 +55,10 @@ class Progress:
     def _line(self, record: Record) -> None:
         if time.monotonic() - self._last_line > self.SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            epochs = self.trainer.config.train.num_epochs
+            epochs = self.trainer.config.train.to_dict().get("num_epochs")
             numbers = ", ".join(f"{name} {x}" for name, x in _shown(record["logs"]).items())
-            print(f"epoch {record['epoch']} of {epochs}" + (f": {numbers}" if numbers else ""))
+            of = f" of {epochs}" if epochs else ""
+            print(f"epoch {record['epoch']}{of}" + (f": {numbers}" if numbers else ""))
 
 
 def _shown(logs: Mapping[str, float]) -> dict[str, str]:
@@ -70,12 +70,12 @@ def _shown(logs: Mapping[str, float]) -> dict[str, str]:
 def success_line(logs: dict[str, float]) -> str:
     """Put the result of an evaluation into words: the success rate with its 95 % interval, unless
     no success is reported; behind the return, if nothing succeeded."""
-    crashed = f", {logs['Crashed']:.0f} not run" if logs["Crashed"] else ""
+    crashed = f", {logs['Crashed']:.0f} not run" if logs.get("Crashed") else ""
     if "Return" not in logs:
         return f"no episode could be run{crashed}"
     totals = f"return {logs['Return']:.2f}, length {logs['Horizon']:.0f}"
     if "Success_Rate" not in logs:
-        return f"{totals} (n = {logs['n']:.0f}{crashed})"
+        return f"{totals} (n = {logs.get('n', logs.get('Episodes')):.0f}{crashed})"
     rate = (
         f"success rate {logs['Success_Rate']:.2f} (95 % interval {logs['Success_Rate_Low']:.2f} to "
         f"{logs['Success_Rate_High']:.2f}, n = {logs['n']:.0f}{crashed})"

@@ -539,7 +539,7 @@ def test_the_others_go_on_where_an_environment_raises_at_every_reset(project):
 def test_a_run_is_trained_evaluated_and_gone_on_with(project):
     file = project / "run.yaml"
     done = offrl("train", "--config", file, "--mode", "train_with_evaluate")
-    assert done.returncode == 0 and "evaluation: return" in done.stderr + done.stdout, done.stderr
+    assert done.returncode == 0 and ": return" in done.stderr + done.stdout, done.stderr
     (run,) = (project / "runs/NewAlgorithm").iterdir()
     assert (run / "run.yaml").read_text() == file.read_text()
     assert [*run.glob("learning_curve-*.png")] and [*(run / "logs/tb").iterdir()]
