@@ -188,7 +188,11 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[
     with whole_file(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, columns)
         table.writeheader()
-        table.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
+        plain = (str, int, float)
+        table.writerows(
+            {k: v if isinstance(v, plain) else json.dumps(v) for k, v in row.items()}
+            for row in rows
+        )
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -200,7 +204,3 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     if missing := [name for name in columns if name not in (table.fieldnames or ())]:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
     return rows
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float)) else json.dumps(value)

@@ -178,10 +178,12 @@ def run_facts(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {OWN_PARTS}")
     run.check_config("algo_name", "train.seed")
     rollouts, tests = run.of_type("rollout"), run.of_type("test")
+    best = max(
+        run.evaluations,
+        key=lambda r: (r["logs"].get("Success_Rate", 0.0), r["logs"]["Return"]),
+        default=None,
+    )
     done = max((record["epoch"] for record in run.of_type("epoch")), default=0)
-    wanted = config["train"]["num_epochs"]
-    again = ["offrl", "train", "--config", str(run.config_file)]
-    go_on = ["offrl", "train", "--resume", str(path)]
     times = [record["time"] for record in run.records] or [0.0]
     wrong = [f"{path}/metrics.jsonl: {run.num_damaged} damaged lines"] if run.num_damaged else []
     if not run.is_finished and run.provenance.get("finished") == length_of(config):
@@ -192,7 +194,7 @@ def run_facts(path: Path) -> dict[str, Any]:
         "data": [entry["path"] for entry in config["train"].get("data") or []],
         "seed": config["train"]["seed"],
         "status": "finished" if run.is_finished else "not finished",
-        "epochs": {"done": done, "of": wanted},
+        "epochs": {"done": done, "of": config["train"]["num_epochs"]},
         "steps": run.steps,
         "time": {
             "training": str(timedelta(seconds=round(run.seconds))),
@@ -200,20 +202,17 @@ def run_facts(path: Path) -> dict[str, Any]:
                 timedelta(seconds=round(times[-1] - times[0]))
             ),
         },
-        "best_evaluation": _rates(max(run.evaluations, key=_rank, default=None)),
+        "best_evaluation": _rates(best),
         "last_evaluation": _rates(rollouts[-1] if rollouts else None),
         "test": _rates(tests[-1] if tests else None),
         "versions": {k: v for k, v in run.provenance.items() if k != "finished"},
-        "repeat": shlex.join(again),
-        "resume": None if run.is_finished else shlex.join(go_on),
+        "repeat": shlex.join(["offrl", "train", "--config", str(run.config_file)]),
+        "resume": None
+        if run.is_finished
+        else shlex.join(["offrl", "train", "--resume", str(path)]),
         "wrong": wrong,
         "remarks": [],
     }
-
-
-def _rank(record: dict[str, Any]) -> tuple[float, float]:
-    logs = record["logs"]
-    return logs.get("Success_Rate", 0.0), logs["Return"]
 
 
 def _rates(record: dict[str, Any] | None) -> dict[str, Any] | None:

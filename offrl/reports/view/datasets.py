@@ -1,12 +1,12 @@
 """Demonstrations for the page: what there is of each, series to plot, films."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.data.demos import Episodes
 from offrl.data.formats.files import find_data, open_episodes
 from offrl.data.outliers import features, is_vectors, unusual
 from offrl.envs import make_env
@@ -57,10 +57,10 @@ class DatasetPage:
             )
         with open_episodes(self.path) as file:
             self.names = file.demos()
-            self.masks = _masks(file)
+            numbers = {name: i for i, name in enumerate(self.names)}
+            self.masks = {k: [numbers[name] for name in own] for k, own in file.masks().items()}
             self.env_args = file.env_args or {}
-            attributes = file.trajectory(self.names[0], ())
-            self.fps = frame_rate(self.env_args, attributes)
+            self.fps = frame_rate(self.env_args, file.trajectory(self.names[0], ()))
         if num_rendered and not self.env_args:
             raise ValueError(f"{path}: names no environment (env_args) to --render")
         number = min(num_rendered, len(self.names))
@@ -92,12 +92,6 @@ class DatasetPage:
         }
 
 
-def _masks(file: Episodes) -> dict[str, list[int]]:
-    """Give the numbers of the episodes under each filter key."""
-    numbers = {name: i for i, name in enumerate(file.demos())}
-    return {key: [numbers[name] for name in names] for key, names in file.masks().items()}
-
-
 def _sums(actions: np.ndarray) -> np.ndarray:
     """Sum an episode's finite actions up, by dimension ``[5, A]``: number, sum, squares, smallest,
     largest."""
@@ -127,15 +121,12 @@ class EpisodeWriter:
     what the overview needs to know of it. Holds one episode at a time."""
 
     def __init__(self, folder: str, films: Films):
-        self.folder = Path(folder)
-        self.films = films
-        self._files: dict[Path, Episodes] = {}
-        self._envs: dict[Path, Any] = {}
+        self.folder, self.films = Path(folder), films
+        self._open = cache(open_episodes)
+        self._make_env = cache(lambda path: make_env(blind(self._open(path).env_args or {})))
 
     def __call__(self, episode: EpisodePage) -> dict[str, Any]:
-        if episode.path not in self._files:
-            self._files[episode.path] = open_episodes(episode.path)
-        file = self._files[episode.path]
+        file = self._open(episode.path)
         read = file.recording if episode.is_rendered else file.trajectory
         demo = read(episode.demo)
         if not len(demo.get("actions", ())):
@@ -168,7 +159,7 @@ class EpisodeWriter:
 
     def _frames(self, episode: EpisodePage, demo: Mapping[str, Any]) -> Iterable[np.ndarray] | None:
         if episode.is_rendered:
-            env = self._env(episode.path)
+            env = self._make_env(episode.path)
             return film_states(env, demo, self.films.cameras, self.films.size)
         keys = [key for key, value in demo.items() if key.startswith("obs/") and is_film(value)]
         if not keys:
@@ -176,13 +167,6 @@ class EpisodeWriter:
         cameras = () if self.films.num_rendered else self.films.cameras
         keys = camera_keys(f"{episode.path}: {episode.demo}", keys, cameras)
         return map(side_by_side, zip(*(demo[key] for key in keys), strict=False))
-
-    def _env(self, path: Path) -> Any:
-        if path not in self._envs:
-            env_args = self._files[path].env_args
-            assert env_args is not None
-            self._envs[path] = make_env(blind(env_args))
-        return self._envs[path]
 
 
 def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
