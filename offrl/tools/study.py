@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 return train_there(config.to_dict(), run)
         else:
             cores = len(os.sched_getaffinity(0))
-            start = partial(Process, num_threads=threads, modules=beside)
+            start = partial(Process, num_threads=threads, modules=beside)  # type: ignore[assignment]
         command = shlex.join(["offrl", "study", str(args.file)])
         runner = CellRunner(output, args.jobs or max(1, cores // threads), start, command)
         for cell in planned:
