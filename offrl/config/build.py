@@ -81,8 +81,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
     overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
     """
-    content = {"algo_name": algo_name, **(overrides or {})}
-    check_content(content)
+    content = check_content({"algo_name": algo_name, **(overrides or {})})
     address = content.pop(SCHEMA_KEY, "")
     if not isinstance(address, str):
         needs = "the address of a JSON Schema is needed, a text"

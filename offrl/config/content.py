@@ -4,10 +4,11 @@ false, null."""
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from offrl.registry import shown
 
+T = TypeVar("T")
 MOST_LEVELS, MOST_VALUES = 50, 100_000
 REPEATED = object()  # stands for the value of a key that a file gives twice
 
@@ -18,9 +19,9 @@ def place(*path: Any) -> str:
     return ".".join(p if p.isprintable() and len(p) <= 300 else shown(p) for p in parts)
 
 
-def check_content(content: Any) -> None:
-    """Raise ``ValueError`` that names the first value which no config can hold, by its dotted
-    path."""
+def check_content(content: T) -> T:
+    """Return the content of a config. Raises ``ValueError`` that names the first value which no
+    config can hold, by its dotted path."""
     for count, (path, value) in enumerate(_walk(content)):
         where = f"{place(*path[:5])}: " if path else ""
         if len(path) > MOST_LEVELS:
@@ -36,6 +37,7 @@ def check_content(content: Any) -> None:
         problem = _problem(value)
         if problem:
             raise ValueError(f"{place(*path) or 'a config'}: {problem}")
+    return content
 
 
 def _walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -110,7 +110,7 @@ def read_file(path: str | Path) -> Any:
             content = read(text)
         except ValueError as error:
             raise ValueError(f"not valid {kind}: {_one_line(error)}") from None
-        check_content(content)
+        return check_content(content)
     except OSError as error:
         raise type(error)(f"{where}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
@@ -118,7 +118,6 @@ def read_file(path: str | Path) -> Any:
         raise ValueError(f"{where}: {message}") from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    return content
 
 
 def _one_line(error: Exception) -> str:
@@ -154,11 +153,9 @@ def parse_override(text: str) -> dict[str, Any]:
             value = _from_json(written)
         except json.JSONDecodeError:
             value = _from_yaml(written) if written.startswith(("[", "{")) else written
-        override = nested(path, value)
-        check_content(override)
+        return check_content(nested(path, value))
     except ValueError as error:
         raise ValueError(f"--set {place(text)}: {_one_line(error)}") from None
-    return override
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:

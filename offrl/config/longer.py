@@ -36,18 +36,14 @@ def longer(
                 f"--set {key}: {shown(now)}, but the run has {shown(was)}, on which depends what "
                 f"it has learned; it can be made longer ({length}); {OTHERWISE}"
             )
-    if isinstance(config, Config) and "train.num_steps" in changed:
-        _check_num_steps(config, *changed["train.num_steps"], {*leaves(overrides)})
-    return new
-
-
-def _check_num_steps(config: Config, was: int, now: int, said: set[str]) -> None:
-    """Raise ``ValueError`` where the number of steps decided another key as well, unless the user
-    ``said`` that this key is to stay as it is."""
+    if not isinstance(config, Config) or "train.num_steps" not in changed:
+        return new
+    # The number of steps may have decided other keys as well, which a user may say are to stay.
+    was, now = changed["train.num_steps"]
     values, defaults = (leaves(c.to_dict()) for c in (config, config_factory(config.algo_name)))
     followed = {"train.online.random_steps": was // 3, "experiment.epoch_every_n_steps": was}
     for key, value in followed.items():
-        if values[key] == value != defaults[key] and key not in said:
+        if values[key] == value != defaults[key] and key not in leaves(overrides):
             raise ValueError(
                 f"--set train.num_steps: {now}, but {key} ({value}) followed from the {was} "
                 f"steps that the run was begun with; if it is meant as it is, say so (--set "
@@ -58,6 +54,7 @@ def _check_num_steps(config: Config, was: int, now: int, said: set[str]) -> None
             f"--set train.num_steps: {now}, but train.online.replay.prioritized corrects by how "
             f"much of the training is over; {OTHERWISE}"
         )
+    return new
 
 
 class OtherLength(TrainConfig):

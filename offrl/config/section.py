@@ -110,12 +110,7 @@ def _as_map(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _checked_map(value: dict[str, Any]) -> Any:
-    check_content(value)
-    return _as_map(value)
-
-
-FreeMap = Annotated[dict[str, Any], AfterValidator(_checked_map)]
+FreeMap = Annotated[dict[str, Any], AfterValidator(check_content), AfterValidator(_as_map)]
 KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=1, le=100_000)]  # of a window: what is longer is all padding
