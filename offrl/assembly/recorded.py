@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from offrl import parallel
 from offrl.algos import Algo, algo_factory
@@ -17,9 +16,8 @@ from offrl.assembly.start import start_file
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
 from offrl.config.longer import for_algo
-from offrl.data import datasets
+from offrl.data.datasets import open_data
 from offrl.data.formats.files import find_data
-from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
 from offrl.data.sources import Source
 from offrl.envs import env_args_named
@@ -28,7 +26,7 @@ from offrl.modules import allow_names
 from offrl.outputs import slug
 from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
-from offrl.specs import LANGUAGE, Images, modalities, processed_shapes
+from offrl.specs import Images, modalities, processed_shapes
 from offrl.tree import differences, merge, short_key
 
 log = logging.getLogger(__name__)
@@ -48,7 +46,14 @@ class Experiment:
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = parallel.gpu() if use_cuda else torch.device("cpu")
-        langs = self._load_data((checkpoint or {}).get("instructions", {}))
+        known = (checkpoint or {}).get("instructions", {})
+        data = open_data(config, known, self.device)
+        self.loader, self.valid_loader, self.instructions, langs = data
+        self.dataset: SequenceDataset = self.loader.dataset
+        if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
+            config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
+        with self._of_data():
+            self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
         self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
         self.algo = self._make_algo(checkpoint)
@@ -71,37 +76,6 @@ class Experiment:
             self.dataset.reward_stats or {},
             self.instructions,
         )
-
-    def _load_data(self, known: Mapping[str, Tensor]) -> Sequence[str | None]:
-        """Open the data, with the instructions that are ``known`` of a checkpoint. Returns the name
-        of the instruction of each dataset."""
-        config, train = self.config, self.config.train
-        langs = [entry.lang for entry in train.data or []]
-        sees_language = LANGUAGE in datasets.obs_keys(config)
-        self.instructions = datasets.embed_instructions(langs, sees_language, known)
-        self.dataset = datasets.make_dataset(config, self.instructions)
-        if sees_language and not self.instructions:
-            self.instructions, langs = datasets.stored_instructions(self.dataset, langs)
-        weights = sampling_weights(train, self.dataset)
-        self.loader = self._make_loader(self.dataset, train.batch_size, weights)
-        self.valid_loader: BatchLoader | None = None
-        if config.experiment.validate:
-            held_out = datasets.make_held_out_dataset(config, self.instructions, self.dataset)
-            num = parallel.num_ranks()  # which share each batch
-            size = min(train.batch_size, max(num, len(held_out) // num * num))
-            self.valid_loader = self._make_loader(held_out, size)
-        if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
-            config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
-        with self._of_data():
-            self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
-        return langs
-
-    def _make_loader(
-        self, dataset: SequenceDataset, batch_size: int, weights: Sequence[float] | None = None
-    ) -> BatchLoader:
-        train = self.config.train
-        datasets.place(dataset, self.device)
-        return BatchLoader(dataset, batch_size, train.seed, train.num_data_workers, weights)
 
     def _evaluation_environments(self, langs: Sequence[str | None]) -> dict[str, dict[str, Any]]:
         """Find the ``env_args`` of each dataset, whose instruction is in ``langs``, and of

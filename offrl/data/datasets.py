@@ -3,13 +3,16 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from offrl import parallel
 from offrl.config import Config
 from offrl.data.formats.hdf5 import held_out_key
+from offrl.data.loader import BatchLoader, sampling_weights
 from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
 from offrl.seeding import preserved_rng
@@ -21,6 +24,40 @@ SAME_KEYS = (  # of train, which are arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
     "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
 ).split()
+
+
+class TrainingData(NamedTuple):
+    """The batches of a training from recorded data, and the instructions in them."""
+
+    loader: BatchLoader
+    valid_loader: BatchLoader | None  #: Of the held-out demonstrations, where these are validated.
+    instructions: dict[str, np.ndarray]  #: The embeddings ``[E]`` by their sentences or names.
+    langs: Sequence[str | None]  #: The key among these for each entry of ``train.data``.
+
+
+def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device) -> TrainingData:
+    """Open what a training by this config reads, on the device if it fits there.
+
+    known: The instructions of the checkpoint of a run that is resumed. They are the same to the
+        last bit, and need no language model.
+    """
+    train = config.train
+    langs: Sequence[str | None] = [entry.lang for entry in train.data or []]
+    are_seen = LANGUAGE in obs_keys(config)
+    instructions = _embedded(langs, are_seen, known)
+    dataset = make_dataset(config, instructions)
+    if are_seen and not instructions:
+        instructions, langs = _stored(dataset, langs)
+    options = train.seed, train.num_data_workers
+    weights = sampling_weights(train, dataset)
+    loader = BatchLoader(place(dataset, device), train.batch_size, *options, weights)
+    if not config.experiment.validate:
+        return TrainingData(loader, None, instructions, langs)
+    held_out = make_held_out_dataset(config, instructions, dataset)
+    num = parallel.num_ranks()  # which share each batch
+    size = min(train.batch_size, max(num, len(held_out) // num * num))
+    valid_loader = BatchLoader(place(held_out, device), size, *options)
+    return TrainingData(loader, valid_loader, instructions, langs)
 
 
 def obs_keys(config: Config) -> set[str]:
@@ -96,15 +133,10 @@ def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:
     return dataset
 
 
-def embed_instructions(
-    langs: Sequence[str | None], are_seen: bool, known: Mapping[str, torch.Tensor]
+def _embedded(
+    langs: Sequence[str | None], are_seen: bool, known: Mapping[str, Tensor]
 ) -> dict[str, np.ndarray]:
-    """Embed the sentence of each dataset, ``{sentence: [E]}``; none if the policy does not see
-    them.
-
-    known: those of the checkpoint of a run that is resumed. They are the same to the last bit, and
-        need no language model.
-    """
+    """Embed the sentences of the data, unless the policy does not see them."""
     sentences = [lang for lang in langs if lang]
     if sentences and not are_seen:
         log.warning(
@@ -121,7 +153,7 @@ def embed_instructions(
         return embed(sentences)
 
 
-def stored_instructions(
+def _stored(
     dataset: SequenceDataset, langs: Sequence[str | None]
 ) -> tuple[dict[str, np.ndarray], list[str | None]]:
     """Collect the embeddings in files that are the same at all steps, which serve for evaluation as
