@@ -9,7 +9,7 @@ import numpy as np
 
 from offrl.data.demos import Episodes
 from offrl.data.formats import d4rl, lerobot_writer, minari
-from offrl.data.formats.exchange import Plan, Step, held
+from offrl.data.formats.exchange import Conversion, StepType, StepTypes, held
 from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.storage import Stored
@@ -25,15 +25,15 @@ class Format(NamedTuple):
     """A format to convert to."""
 
     name: str
-    holds: Callable[[str, Step], bool]  # says whether it has a place for an array
+    holds: Callable[[str, StepType], bool]  # says whether it has a place for an array
     attributes: Sequence[str] | None  # those of an episode that it has a place for; None: all
     needs: Sequence[str]
-    writing: Callable[[str, Plan], AbstractContextManager[Write]]
-    encoder: Callable[[Plan], Any] | None = None  # makes a function of episodes to what is written
+    writing: Callable[[str, Conversion], AbstractContextManager[Write]]
+    encoder: Callable[[Conversion], Any] | None = None  # of episodes, before they are written
 
 
 @contextmanager
-def writing_robomimic(output: str, plan: Plan) -> Iterator[Write]:
+def writing_robomimic(output: str, plan: Conversion) -> Iterator[Write]:
     """Make a function that adds an episode to a new file."""
     with DemoWriter(output, plan.env_args, provenance=plan.provenance, durable=False) as writer:
         writer.annotate(**plan.attributes)
@@ -64,14 +64,14 @@ def make_plan(
     task: str | None = None,
     fps: int | None = None,
     provenance: Mapping[str, Any] | None = None,
-) -> Plan:
+) -> Conversion:
     """Plan what of a source goes into a format, by its first demonstration, and log what does not.
 
     obs: the observations that are wanted; by default those that the format holds.
     """
     demos, wanted = source.demos(), FORMATS[to]
     first = source.trajectory(demos[0])
-    steps = {key: Step.of(x) for key, x in first.items() if isinstance(x, np.ndarray)}
+    steps = {key: StepType.of(x) for key, x in first.items() if isinstance(x, np.ndarray)}
     chosen = {f"obs/{name}" for name in obs} if obs else None
 
     def is_chosen(key: str) -> bool:
@@ -90,7 +90,7 @@ def make_plan(
     kwargs = (env_args or {}).get("env_kwargs") or {}
     with located(source.path, "what its filter keys name"):
         masks = {key: [names[demo] for demo in mask] for key, mask in source.masks().items()}
-    return Plan(
+    return Conversion(
         source=source.path,
         num_demos=len(demos),
         steps=kept,
@@ -104,7 +104,7 @@ def make_plan(
 
 
 def _warn(
-    source: Episodes, to: str, first: Mapping[str, Any], kept: Mapping[str, Step], by_obs: bool
+    source: Episodes, to: str, first: Mapping[str, Any], kept: StepTypes, by_obs: bool
 ) -> None:
     """Log what of a source is not written and why, and what is not as it seems in what is."""
     attributes = [key for key, value in first.items() if not isinstance(value, np.ndarray)]
@@ -137,8 +137,8 @@ def _check(
     source: Episodes,
     demo: str,
     to: str,
-    steps: Mapping[str, Step],
-    kept: Mapping[str, Step],
+    steps: StepTypes,
+    kept: StepTypes,
     chosen: set[str] | None,
 ) -> None:
     """Raise ``ValueError`` for what a format needs and the source lacks, or the reverse."""
@@ -173,7 +173,7 @@ def _whole(frequency: Any) -> int | None:
 
 
 def convert(
-    source: Episodes, output: str, to: str, plan: Plan, num_workers: int | None = None
+    source: Episodes, output: str, to: str, plan: Conversion, num_workers: int | None = None
 ) -> Generator[str, None, None]:
     """Write the demonstrations of a source in another format, and yield the name of each that is
     written.
@@ -200,7 +200,7 @@ def convert(
 
 
 def _reader(
-    opened: Episodes | str, to: str, items: Sequence[tuple[str, Step]], encoder: Any
+    opened: Episodes | str, to: str, items: Sequence[tuple[str, StepType]], encoder: Any
 ) -> Callable[[str], dict[str, Any]]:
     """Make a function that reads a demonstration as it is written. opened: or a path to open."""
     source, steps = open_episodes(opened) if isinstance(opened, str) else opened, dict(items)

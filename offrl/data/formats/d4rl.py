@@ -11,7 +11,7 @@ import numpy as np
 
 from offrl.data.demos import DemoArrays
 from offrl.data.formats import exchange
-from offrl.data.formats.exchange import Plan, Step
+from offrl.data.formats.exchange import Conversion, StepType
 from offrl.data.formats.hdf5 import located, open_hdf5, opened
 from offrl.data.remarks import followed, wrong_values
 from offrl.data.storage import CHUNK_BYTES, Stored
@@ -133,7 +133,7 @@ def is_d4rl(path: Path) -> bool:
 class _Part:
     """Some columns of a dataset ``[N, D]``, as the array ``[N, ...]`` that was joined to it."""
 
-    def __init__(self, dataset: Stored, columns: slice, step: Step):
+    def __init__(self, dataset: Stored, columns: slice, step: StepType):
         self.dtype = np.dtype(step.dtype)
         self.shape = (len(dataset), *step.shape)
         self._dataset, self._columns = dataset, columns
@@ -146,7 +146,7 @@ class _Part:
         return values.reshape(*values.shape[:-1], *self.shape[1:])
 
 
-def holds(key: str, step: Step) -> bool:
+def holds(key: str, step: StepType) -> bool:
     """Say whether D4RL's layout has a place for an array."""
     if key.startswith(("obs/", "next_obs/")):
         return step.is_vector
@@ -154,7 +154,7 @@ def holds(key: str, step: Step) -> bool:
 
 
 @contextmanager
-def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Make a function that adds an episode to a new file, which is there when all are in it.
     Observations are joined to one vector, in the order of their names."""
     path, obs, lengths = new_file(output), exchange.vectors(plan.steps), []

@@ -17,16 +17,16 @@ from offrl.data.formats.hdf5 import located
 from offrl.data.remarks import wrong_env_args, wrong_values
 
 
-class Step(NamedTuple):
+class StepType(NamedTuple):
     """The kind and shape of one step of an array; floats are float32, as networks see them."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @staticmethod
-    def of(array: Any) -> "Step":
+    def of(array: Any) -> "StepType":
         dtype = "float32" if array.dtype.kind == "f" else str(array.dtype)
-        return Step(dtype, tuple(map(int, array.shape[1:])))
+        return StepType(dtype, tuple(map(int, array.shape[1:])))
 
     @property
     def size(self) -> int:
@@ -42,8 +42,11 @@ class Step(NamedTuple):
         return len(self.shape) < (2 if self.dtype == "uint8" else 3)
 
 
+StepTypes = Mapping[str, StepType]  # of arrays, by path
+
+
 @dataclass(frozen=True)
-class Plan:
+class Conversion:
     """The choice of what is written of a source, and how.
 
     steps: of the arrays that are held, by path.
@@ -54,7 +57,7 @@ class Plan:
 
     source: Path
     num_demos: int
-    steps: dict[str, Step]
+    steps: dict[str, StepType]
     env_args: dict[str, Any] | None
     masks: dict[str, list[str]]
     provenance: dict[str, Any]
@@ -76,10 +79,10 @@ def read_notes(path: str | Path, text: str | bytes) -> dict[str, Any]:
         if wrong := wrong_env_args(notes["env_args"]):
             raise ValueError(f"env_args {wrong}")
         notes["masks"] = {key: [*map(str, demos)] for key, demos in notes["masks"].items()}
-        return notes | {"steps": {key: Step(*step) for key, step in notes["steps"].items()}}
+        return notes | {"steps": {key: StepType(*step) for key, step in notes["steps"].items()}}
 
 
-def vectors(steps: Mapping[str, Step], group: str = "obs/") -> list[str]:
+def vectors(steps: StepTypes, group: str = "obs/") -> list[str]:
     """Return the keys of a group that make up one vector, in their order in it."""
     return sorted(k for k, step in steps.items() if k.startswith(group) and step.is_vector)
 
@@ -90,7 +93,7 @@ def join(trajectory: Mapping[str, Any], keys: Sequence[str]) -> np.ndarray:
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
-def places(steps: Mapping[str, Step], keys: Sequence[str]) -> Iterator[tuple[str, slice, Step]]:
+def places(steps: StepTypes, keys: Sequence[str]) -> Iterator[tuple[str, slice, StepType]]:
     """Yield the parts of the vector that ``join`` makes, with their columns."""
     start = 0
     for key in keys:
@@ -99,7 +102,7 @@ def places(steps: Mapping[str, Step], keys: Sequence[str]) -> Iterator[tuple[str
         start = stop
 
 
-def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -> dict[str, Any]:
+def held(trajectory: Mapping[str, Any], steps: StepTypes, place: str) -> dict[str, Any]:
     """Return the arrays of an episode that a format holds, and its attributes. ``ValueError`` if
     they are of other kinds than in the first episode, or hold what is no number."""
     arrays = {k: v for k, v in trajectory.items() if not isinstance(v, np.ndarray)}
@@ -110,7 +113,7 @@ def held(trajectory: Mapping[str, Any], steps: Mapping[str, Step], place: str) -
                 "demonstration out, or complete it"
             )
         array = arrays[key] = trajectory[key]
-        if Step.of(array) != step or len(array) != len(trajectory["actions"]):
+        if StepType.of(array) != step or len(array) != len(trajectory["actions"]):
             raise ValueError(
                 f"{place}/{key} is {array.dtype} {list(array.shape)}, but the first demonstration "
                 f"and the actions ask for {step.dtype} {[len(trajectory['actions']), *step.shape]}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from offrl.data.formats import lerobot
 from offrl.data.formats.clips import PIXELS, Film, encode
-from offrl.data.formats.exchange import Plan, Step, as_float32, flags, join, vectors
+from offrl.data.formats.exchange import Conversion, StepType, as_float32, flags, join, vectors
 from offrl.data.formats.lerobot import COUNTS, STATE, camera_feature, parquet
 from offrl.data.formats.lerobot_stats import Aggregate, image_statistics, statistics
 from offrl.outputs import check_space, whole_folder
@@ -25,7 +25,7 @@ DATA_MB, VIDEO_MB = 100, 200  # of a file, before the next is begun; LeRobot's o
 ROWS = 100  # episodes that are noted at once
 
 
-def holds(key: str, step: Step) -> bool:
+def holds(key: str, step: StepType) -> bool:
     """Say whether LeRobot's layout has a place for an array."""
     if key.startswith("obs/"):
         has_even_sides = not any(side % 2 for side in step.shape[:2])  # as H.264 wants them
@@ -33,7 +33,7 @@ def holds(key: str, step: Step) -> bool:
     return key in ("actions", "rewards", "dones")
 
 
-def encoder(plan: Plan) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+def encoder(plan: Conversion) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Make the function that turns an episode into what is written of it (``encode_episode``)."""
     if plan.fps is None:
         raise ValueError(
@@ -73,7 +73,7 @@ def encode_episode(
 
 
 @contextmanager
-def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Make a function that adds what an ``encoder`` made of an episode to a new folder, which is
     there when all are in it."""
     with whole_folder(output) as folder:
@@ -86,7 +86,7 @@ def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], N
 
 
 class _Dataset:
-    def __init__(self, folder: Path, plan: Plan, name: Path):
+    def __init__(self, folder: Path, plan: Conversion, name: Path):
         assert plan.fps is not None  # which ``encoder`` asked for
         self._folder, self._plan, self._name, self._fps = folder, plan, name, plan.fps
         self._data = _Files(folder, lerobot.DATA_PATH, DATA_MB)

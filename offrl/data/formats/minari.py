@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import DemoArrays, Episodes
-from offrl.data.formats.exchange import Plan, Step, flags, following, read_notes, timeouts
+from offrl.data.formats.exchange import Conversion, StepType, flags, following, read_notes, timeouts
 from offrl.data.formats.hdf5 import located, open_hdf5
 from offrl.data.storage import arrays_below
 from offrl.lazy import needed
@@ -143,7 +143,7 @@ def read_minari(folder: Path) -> DemoArrays:
     return DemoArrays(folder, arrays, lengths, notes)
 
 
-def holds(key: str, step: Step) -> bool:
+def holds(key: str, step: StepType) -> bool:
     """Say whether Minari has a place for an array. It takes all bytes for images, which it stores
     as JPEG."""
     group, _, name = key.rpartition("/")
@@ -154,7 +154,7 @@ def holds(key: str, step: Step) -> bool:
 
 
 @contextmanager
-def writing(output: str, plan: Plan) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Make a function that adds an episode to a new dataset, which is there when all are in it.
 
     output: a folder, or ``minari:NAME``, one among Minari's own.
@@ -225,7 +225,7 @@ def _place(output: str) -> tuple[str, Path]:
     )
 
 
-def _space(step: Step) -> Any:
+def _space(step: StepType) -> Any:
     from gymnasium.spaces import Box
 
     low, high = (0, 255) if step.dtype == "uint8" else (-np.inf, np.inf)
