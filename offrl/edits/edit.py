@@ -35,8 +35,8 @@ class Edit:
 
     demos: Sequence[Demo]
     env_args: Mapping[str, Any] | None
-    masks: Mapping[str, Sequence[Demo]]
-    attributes: Mapping[str, Any]
+    masks: dict[str, list[Demo]]
+    attributes: dict[str, Any]
     change: Callable[[DemoFile, str], dict[str, Any]] = DemoFile.stored
     options: Mapping[str, Any] = field(default_factory=dict)
     computed: Generator[np.ndarray, None, None] | None = None

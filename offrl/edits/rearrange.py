@@ -46,17 +46,15 @@ def split(
     if share is not None:
         held_out = {*chain(*(drawn(part, share, seed)[1] for part in parts))}
         parts = [[d for d in demos if d not in held_out], [d for d in demos if d in held_out]]
-    masks = dict(edit.masks)
     for name, part in zip(names, parts, strict=True):
         if not part:
             raise ValueError(
                 f"{file.path}: none of {len(demos)} demonstrations would be under mask/{name}; "
                 "ask for another share, or use more demonstrations"
             )
-        if name in masks:
+        if name in edit.masks:
             log.warning(f"{file.path}: mask/{name} is written anew")
-        masks[name] = [(file, demo) for demo in part]
-    edit.masks = masks
+        edit.masks[name] = [(file, demo) for demo in part]
     return edit
 
 
@@ -73,21 +71,19 @@ def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
         _check_same_task(first, other)
         _check_same_arrays(first, other)
     edit = of_files(files)
-    merged = dict(edit.masks)
-    for key, members in merged.items():
+    for key, members in edit.masks.items():
         without = [file.path.name for file in files if file not in {f for f, _ in members}]
         if without:
             log.warning(f"mask/{key} has no demonstrations of {', '.join(without)}")
     if masks:
         for file, label in labelled(files).items():
             name = label.rpartition(".")[0].replace("/", "_") or label
-            if name in merged:
+            if name in edit.masks:
                 raise ValueError(
                     f"{file.path}: there is a mask/{name} already; give the file another name, or "
                     "merge without --masks"
                 )
-            merged[name] = [(file, demo) for demo in file.demos()]
-    edit.masks = merged
+            edit.masks[name] = [(file, demo) for demo in file.demos()]
     return edit
 
 
@@ -168,35 +164,31 @@ def _steps(file: DemoFile) -> dict[str, str]:
 
 def _check_same_task(first: DemoFile, other: DemoFile) -> None:
     """Raise ``ValueError`` unless the same actions would do the same in both environments."""
-    args = [file.env_args or {} for file in (first, other)]
-    pairs = [(key, *(a.get(key) for a in args)) for key in ("env_name", "type")]
-    kwargs = [a.get("env_kwargs") or {} for a in args]
-    keys = sorted((kwargs[0].keys() | kwargs[1].keys()) - set(VIEWS))
-    pairs += [(f"env_kwargs.{key}", *(k.get(key) for k in kwargs)) for key in keys]
-    for key, *found in pairs:
-        if found[0] != found[1]:
-            what = " and ".join(
-                f"{json.dumps(value):.80} in {file.path}"
-                for value, file in zip(found, (first, other), strict=True)
-            )
+    tasks = []
+    for args in (first.env_args or {}, other.env_args or {}):
+        kwargs = sorted((args.get("env_kwargs") or {}).items())
+        task = {"env_name": args.get("env_name"), "type": args.get("type")}
+        tasks.append(task | {f"env_kwargs.{k}": v for k, v in kwargs if k not in VIEWS})
+    for key in {**tasks[0], **tasks[1]}:
+        one, two = (task.get(key) for task in tasks)
+        if one != two:
             raise ValueError(
-                f"{other.path}: its environment is another one: {key} is {what}; merge what was "
-                "recorded in one environment"
+                f"{other.path}: its environment is another one: {key} is {json.dumps(one):.80} in "
+                f"{first.path} and {json.dumps(two):.80} in {other.path}; merge what was recorded "
+                "in one environment"
             )
-    versions = [a.get("env_version") for a in args]
-    if versions[0] != versions[1]:
+    one, two = ((file.env_args or {}).get("env_version") for file in (first, other))
+    if one != two:
         log.warning(
-            f"{other.path}: recorded with version {versions[1]} of the simulator, {first.path} "
-            f"with {versions[0]}: the same actions may do something else"
+            f"{other.path}: recorded with version {two} of the simulator, {first.path} with {one}: "
+            "the same actions may do something else"
         )
 
 
 def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
     """Raise ``ValueError`` now, not after an hour of copying, for what could not be one file."""
     ones, others = _steps(first), _steps(other)
-    for key in sorted(ones.keys() | others.keys()):
-        if ones.get(key) == others.get(key):
-            continue
+    for key in sorted({key for key, _ in ones.items() ^ others.items()}):
         if key not in ones or key not in others:
             has, lacks = (first, other) if key in ones else (other, first)
             raise ValueError(

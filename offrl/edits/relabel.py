@@ -113,7 +113,7 @@ def to_range(file: DemoFile, low: float, high: float) -> Edit:
         return {**file.stored(demo), "actions": scaled}
 
     edit = of_files([file], change=change)
-    edit.attributes = {**edit.attributes, ACTION_MAP: json.dumps(undo)}
+    edit.attributes[ACTION_MAP] = json.dumps(undo)
     return edit
 
 
