@@ -140,10 +140,7 @@ COMMANDS = {
         [
             option("--filter-key", "choose from the demonstrations of mask/FILTER_KEY"),
             option(
-                "--demos",
-                "names of demonstrations, e.g. demo_3 demo_7",
-                nargs="+",
-                metavar="DEMO",
+                "--demos", "names of demonstrations, e.g. demo_3 demo_7", nargs="+", metavar="DEMO"
             ),
             option("--n", "how many: the first, or random ones with --seed", type=count),
             option("--seed", "seed of the random choice", type=seed),

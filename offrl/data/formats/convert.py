@@ -134,12 +134,7 @@ def _warn(
 
 
 def _check(
-    source: Episodes,
-    demo: str,
-    to: str,
-    steps: StepTypes,
-    kept: StepTypes,
-    chosen: set[str] | None,
+    source: Episodes, demo: str, to: str, steps: StepTypes, kept: StepTypes, chosen: set[str] | None
 ) -> None:
     """Raise ``ValueError`` for what a format needs and the source lacks, or the reverse."""
     name, obs = FORMATS[to].name, [key for key in kept if key.startswith("obs/")]
