@@ -21,7 +21,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.data.downsample": "offrl.edits.downsample",
     "offrl.data.edit": "offrl.edits.edit",
     "offrl.data.edits": "offrl.edits.rearrange",
-    "offrl.data.elsewhere": "offrl.data.formats.elsewhere",
+    "offrl.data.elsewhere": "offrl.data.formats.external",
     "offrl.data.exchange": "offrl.data.formats.exchange",
     "offrl.data.expressions": "offrl.edits.expressions",
     "offrl.data.files": "offrl.data.formats.files",

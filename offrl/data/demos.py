@@ -22,7 +22,7 @@ class Episodes(AbstractContextManager):
 
     path: Path
     layout: str  # whose it is
-    elsewhere: Set[tuple[str, Path]] = frozenset()  # what of it, as far as read, is in other files
+    external: Set[tuple[str, Path]] = frozenset()  # what of it, as far as read, is in other files
     root = ""  # where errors say that demonstrations are
     _notes: Mapping[str, Any] | None = None  # beside the data (``offrl.data.formats.exchange``)
 
@@ -56,8 +56,8 @@ class Episodes(AbstractContextManager):
         stored, and strings and numbers (attributes). keys: of the arrays these alone."""
 
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the ``trajectory``; of a file in robomimic's layout with a ``Stored``, which reads
-        the array, in the place of each."""
+        """Return the ``trajectory``; of a file in robomimic's layout with a ``StoredArray``, which
+        reads the array, in the place of each."""
         return self.trajectory(demo, keys)
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Demos(Episodes):
 
 class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or those
-    of an open HDF5 file (``Stored``). ``lengths`` ``[D]`` of them add up to ``N``.
+    of an open HDF5 file (``StoredArray``). ``lengths`` ``[D]`` of them add up to ``N``.
 
     notes: ``env_args`` and ``masks``, where the format has no place for them
     (``offrl.data.formats.exchange``).

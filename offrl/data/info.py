@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import OF_STEPS, Demos, Episodes
-from offrl.data.formats.elsewhere import in_other_files
+from offrl.data.formats.external import in_other_files
 from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, odd_image, wrong_values
-from offrl.data.storage import Stored, bytes_on_disk
+from offrl.data.storage import StoredArray, bytes_on_disk
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
@@ -58,7 +58,7 @@ class DataInfo:
                 self.masks = {key: demos.mask(key) for key in demos.filter_keys()}
             else:
                 self.masks = demos.masks()
-            self.layout, self._elsewhere = demos.layout, demos.elsewhere
+            self.layout, self._external = demos.layout, demos.external
         for key, names in self.masks.items():
             if absent := sorted(set(names) - set(self.names)):
                 self.wrong.append(
@@ -74,7 +74,7 @@ class DataInfo:
         elif isinstance(demos, Demos):
             demos.lengths([demo])  # says of most that is wrong what that is
         for name, array in trajectory.items():
-            if not isinstance(array, (np.ndarray, Stored)):
+            if not isinstance(array, (np.ndarray, StoredArray)):
                 read[name] = array
                 continue
             place = f"{demos.root}{demo}/{name}"
@@ -88,7 +88,7 @@ class DataInfo:
                 elif not facts.is_image or self._reads_all:
                     digest.update(name.encode())
                     for first, rows in (
-                        array.pieces() if isinstance(array, Stored) else [(0, array)]
+                        array.pieces() if isinstance(array, StoredArray) else [(0, array)]
                     ):
                         facts.add(rows, place)
                         if words := wrong_values(name, rows, first):
@@ -156,7 +156,7 @@ class DataInfo:
         remarks = [
             remark for _, array in sorted(self._arrays.items()) for remark in array.remarks()
         ]
-        remarks += in_other_files(self._elsewhere)
+        remarks += in_other_files(self._external)
         for same in self._alike.values():
             if len(same) > 1:
                 shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")
@@ -167,11 +167,11 @@ class DataInfo:
 class ArrayFacts:
     """Facts about an array of all demonstrations."""
 
-    def __init__(self, name: str, array: np.ndarray | Stored):
+    def __init__(self, name: str, array: np.ndarray | StoredArray):
         self.name = name
         self.shape, self.dtype = tuple(map(int, array.shape[1:])), str(array.dtype)
         self.is_image = len(self.shape) == 3
-        self.storage = _storage(array) if isinstance(array, Stored) else "plain"
+        self.storage = _storage(array) if isinstance(array, StoredArray) else "plain"
         self.bytes_on_disk = self.num_rows = 0
         self._low: Any = None
         self._high: Any = None
@@ -217,7 +217,7 @@ class ArrayFacts:
         return facts | {"bytes_on_disk": self.bytes_on_disk, "storage": self.storage}
 
 
-def _storage(array: Stored) -> str:
+def _storage(array: StoredArray) -> str:
     dataset = array.dataset
     if array.is_frames:
         return f"{dataset.attrs['frames']} frames"

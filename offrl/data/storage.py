@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.data.formats.elsewhere import is_written, place_of, sources
+from offrl.data.formats.external import is_written, place_of, sources
 from offrl.memory import SMALL, check_memory
 
 CHUNK_BYTES = 2**16  # read, and its checksum tested, at once: of images a few
@@ -57,11 +57,11 @@ def is_images(array: Any) -> bool:
     return array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] in (1, 3)
 
 
-class Stored:
+class StoredArray:
     """An array in an open HDF5 file, with its ``shape`` and ``dtype``, which HDF5 takes longer to
     say than to read a short array. Images that are frames are seen as ``[T, H, W, C]``.
 
-    elsewhere: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, and, when
+    external: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, and, when
     it is read, for what is damaged, was not written or does not fit into memory: a file of a
     megabyte may hold a thousand times as much.
     """
@@ -69,7 +69,7 @@ class Stored:
     def __init__(self, dataset: h5py.h5d.DatasetID):
         self.id, self.dtype = dataset, dataset.dtype
         self.shape: tuple[int, ...] = tuple(dataset.shape or ())
-        self.elsewhere = sources(dataset, self.dtype.itemsize)
+        self.external = sources(dataset, self.dtype.itemsize)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         may_be = self.dtype == np.uint8 and len(self.shape) == 2
         self.is_frames = may_be and h5py.h5a.exists(dataset, b"frames")
@@ -146,7 +146,7 @@ class Stored:
 
 def arrays_below(
     group: h5py.h5g.GroupID, root: str = "", seen: set[Any] | None = None
-) -> Iterator[tuple[str, Stored]]:
+) -> Iterator[tuple[str, StoredArray]]:
     """Open all arrays below a group, whatever kind of link leads there, and yield them with their
     paths. seen: groups."""
     seen = set() if seen is None else seen
@@ -159,7 +159,7 @@ def arrays_below(
             raise ValueError(f"{path} is a link that leads nowhere") from None
         if isinstance(item, h5py.h5g.GroupID):
             yield from arrays_below(item, f"{path}/", seen)
-        elif isinstance(item, h5py.h5d.DatasetID) and (found := Stored(item)).shape:
+        elif isinstance(item, h5py.h5d.DatasetID) and (found := StoredArray(item)).shape:
             yield path, found
 
 
@@ -174,7 +174,7 @@ def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
 
 def bytes_on_disk(array: Any) -> int:
     """Return the size of an array in its file, or of one that is in none, in memory."""
-    return array.id.get_storage_size() if isinstance(array, Stored) else array.nbytes
+    return array.id.get_storage_size() if isinstance(array, StoredArray) else array.nbytes
 
 
 def kind_of_step(array: Any) -> str:

@@ -14,10 +14,10 @@ import numpy as np
 
 from offrl.data.demos import OF_STEPS
 from offrl.data.formats.d4rl import KEYS, D4RLFile, is_d4rl
-from offrl.data.formats.elsewhere import in_other_files
+from offrl.data.formats.external import in_other_files
 from offrl.data.formats.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
-from offrl.data.storage import Stored, check_group
+from offrl.data.storage import StoredArray, check_group
 
 
 class Validation:
@@ -39,7 +39,7 @@ class Validation:
         self._first_break = ""
         self._layout: dict[str, str] = {}  # kind and shape of each key's steps
         self._vectors: dict[str, Vectors] = {}
-        self._elsewhere: set[tuple[str, Path]] = set()
+        self._external: set[tuple[str, Path]] = set()
         with self._noted():
             if not self.path.is_file():
                 is_folder = self.path.is_dir()
@@ -51,7 +51,7 @@ class Validation:
                     f"{self._first_break}{NOT_FOLLOWED}; so it is at {self.counts['breaks']} of "
                     f"{self.counts['followed']} steps"
                 )
-            self.remarks += in_other_files(self._elsewhere)
+            self.remarks += in_other_files(self._external)
             for _, vectors in sorted(self._vectors.items()):
                 self.remarks += vectors.remarks()
 
@@ -59,7 +59,7 @@ class Validation:
 
     def _check_demos(self) -> None:
         with DemoFile(self.path) as file, open_hdf5(self.path) as raw:
-            self._elsewhere |= raw.elsewhere
+            self._external |= raw.external
             with self._noted():
                 _ = file.env_args
             demos, alike = file.demos(), defaultdict(list)
@@ -86,7 +86,7 @@ class Validation:
 
     def _check_demo(self, file: DemoFile, demo: str, data: h5py.Group) -> bytes:
         """Read all of a demonstration, and return a hash of its content."""
-        digest, length, arrays = hashlib.sha256(), None, dict[str, Stored]()
+        digest, length, arrays = hashlib.sha256(), None, dict[str, StoredArray]()
         with self._noted():
             length = int(file.lengths([demo])[0])
             self.counts["steps"] += length
@@ -112,7 +112,7 @@ class Validation:
                 self._count_breaks(arrays, f"data/{demo}")
         return digest.digest()
 
-    def _count_breaks(self, arrays: Mapping[str, Stored], place: str) -> None:
+    def _count_breaks(self, arrays: Mapping[str, StoredArray], place: str) -> None:
         """Count the steps of which ``next_obs`` is not the next observation; but for ends, after
         which nothing counts."""
         pairs = [
@@ -168,7 +168,7 @@ class Validation:
 
     def _check_d4rl(self) -> None:
         with open_hdf5(self.path) as raw:
-            self._elsewhere |= raw.elsewhere
+            self._external |= raw.external
             for name in raw:
                 self._read_all(raw, name)
         with D4RLFile(self.path) as file:
@@ -208,13 +208,13 @@ class Validation:
         dataset: h5py.Dataset,
         place: str,
         see: Callable[[bytes], object] = lambda content: None,
-    ) -> Stored:
+    ) -> StoredArray:
         """Read all of an array, and check its values; ``see`` is called with its bytes."""
         size = dataset.size * dataset.dtype.itemsize if dataset.size else 0
         self.counts.update(arrays=1, bytes=size, checksums=int(dataset.fletcher32))
         self._advance(dataset.id.get_storage_size())
-        key, stored = _key(place), Stored(dataset.id)
-        self._elsewhere |= {(place, other) for other in stored.elsewhere}
+        key, stored = _key(place), StoredArray(dataset.id)
+        self._external |= {(place, other) for other in stored.external}
         is_of_steps = key.startswith(OF_STEPS) or key in KEYS
         if is_of_steps and not stored.is_number:
             raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")

@@ -16,7 +16,7 @@ import numpy as np
 
 from offrl.data import storage
 from offrl.data.formats.hdf5 import OWN_ATTRIBUTES, located, text_sum
-from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, Stored, create, kind_of_step
+from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, StoredArray, create, kind_of_step
 from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class DemoWriter(AbstractContextManager):
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)
         for key, array in arrays.items():
-            if isinstance(array, Stored):
+            if isinstance(array, StoredArray):
                 demo.copy(array.dataset, demo, key)
             else:
                 create(demo, key, array, self.compression, self.chunk_bytes)
@@ -248,8 +248,8 @@ class DemoWriter(AbstractContextManager):
         arrays, notes = {}, {}
         _check_names(trajectory, f"{self.path}: {name}")
         for key, value in trajectory.items():
-            value = Stored(value.id) if isinstance(value, h5py.Dataset) else value
-            if isinstance(value, (np.ndarray, Stored)):
+            value = StoredArray(value.id) if isinstance(value, h5py.Dataset) else value
+            if isinstance(value, (np.ndarray, StoredArray)):
                 arrays[key] = _as_stored(key, value, f"{self.path}: {name}/{key}")
             elif key in OWN_ATTRIBUTES:
                 continue
@@ -340,7 +340,7 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
         raise ValueError(f"{place} holds no numbers ({array.dtype})")
     if not array.shape or not math.prod(array.shape):
         raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
-    if isinstance(array, Stored):
+    if isinstance(array, StoredArray):
         # What lies in other files comes along.
         return array.read() if array.dataset.is_virtual else array
     if array.dtype.kind in "iu":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.formats.hdf5 import DemoFile
-from offrl.data.storage import COMPRESSIONS, Stored  # those of frames first
+from offrl.data.storage import COMPRESSIONS, StoredArray  # those of frames first
 from offrl.edits import simulated
 from offrl.edits.edit import Edit, of_files
 from offrl.edits.relabel import known_kind
@@ -125,7 +125,7 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
 def compression(file: DemoFile) -> str | None:
     """Say how a file's arrays are compressed, by those of its first demonstration."""
     arrays = file.stored(file.demos()[0]).values()
-    datasets = [array.dataset for array in arrays if isinstance(array, Stored)]
+    datasets = [array.dataset for array in arrays if isinstance(array, StoredArray)]
     found = {dataset.attrs.get("frames") or dataset.compression for dataset in datasets}
     # Images of one channel are PNG among JPEG, too.
     return "jpeg" if "jpeg" in found else next((k for k in COMPRESSIONS if k in found), None)

@@ -8,7 +8,7 @@ import numpy as np
 
 from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.remarks import odd_image
-from offrl.data.storage import Stored
+from offrl.data.storage import StoredArray
 from offrl.edits.edit import Edit, of_files
 
 
@@ -24,7 +24,7 @@ def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
         raise ValueError("--range: LOW has to be less than HIGH")
     first, spans = file.stored(file.demos()[0]), {}
     for key, array in first.items():
-        if isinstance(array, Stored) and odd_image(key, array.shape[1:], array.dtype):
+        if isinstance(array, StoredArray) and odd_image(key, array.shape[1:], array.dtype):
             is_colour = _turned(np.empty((0, *array.shape[1:]))).shape[-1] > 1
             is_scaled = array.dtype != np.uint8 and is_colour
             spans[key] = (limits or _limits(file, key)) if is_scaled else None

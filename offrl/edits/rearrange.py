@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from offrl.data.formats.hdf5 import DemoFile
-from offrl.data.storage import CHUNK_BYTES, Stored, kind_of_step
+from offrl.data.storage import CHUNK_BYTES, StoredArray, kind_of_step
 from offrl.data.writer import split as drawn
 from offrl.edits.edit import Edit, labelled, of_files
 from offrl.edits.relabel import ACTION_MAP, check_range
@@ -125,7 +125,7 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
         return {
             new: value
             for key, value in file.stored(demo).items()
-            if (new := renamed(key) if isinstance(value, Stored) else key) is not None
+            if (new := renamed(key) if isinstance(value, StoredArray) else key) is not None
         }
 
     edit.change = change
@@ -146,7 +146,7 @@ def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CH
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
         for key, value in trajectory.items():
-            if isinstance(value, Stored):
+            if isinstance(value, StoredArray):
                 is_kept = not value.is_number  # which is refused, however large it is
                 is_kept |= compression == "jpeg" == value.dataset.attrs.get("frames")
                 trajectory[key] = value if is_kept else value.read()
@@ -159,7 +159,7 @@ def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CH
 def _steps(file: DemoFile) -> dict[str, str]:
     """Find the kind and shape of a step of each array, in the first demonstration."""
     arrays = file.stored(file.demos()[0]).items()
-    return {key: kind_of_step(array) for key, array in arrays if isinstance(array, Stored)}
+    return {key: kind_of_step(array) for key, array in arrays if isinstance(array, StoredArray)}
 
 
 def _check_same_task(first: DemoFile, other: DemoFile) -> None:

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
-from offrl.data.storage import COMPRESSIONS, Stored, create
+from offrl.data.storage import COMPRESSIONS, StoredArray, create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 
@@ -32,7 +32,7 @@ def smooth(seed=0, steps=6, size=32, channels=3):
 
 def stored_and_read(file, array, *options):
     create(file, f"x{len(file)}", array, *options)
-    return Stored(file[f"x{len(file) - 1}"].id)
+    return StoredArray(file[f"x{len(file) - 1}"].id)
 
 
 @pytest.fixture

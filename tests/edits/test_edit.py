@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offrl.data.formats.hdf5 import DemoFile
-from offrl.data.storage import Stored, create
+from offrl.data.storage import StoredArray, create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 from offrl.edits import rearrange
@@ -63,7 +63,7 @@ def assert_same(file, demo, other, other_demo):
         assert ones[key].dtype == others[key].dtype
         np.testing.assert_array_equal(ones[key], others[key])
     for key, array in file.stored(demo).items():
-        if isinstance(array, Stored):
+        if isinstance(array, StoredArray):
             dataset, twin = array.dataset, other.stored(other_demo)[key].dataset
             assert (dataset.chunks, dataset.compression) == (twin.chunks, twin.compression)
             assert dataset.fletcher32 == twin.fletcher32

@@ -9,10 +9,10 @@ import numpy as np
 
 from offrl.data.demos import Episodes
 from offrl.data.formats import d4rl, lerobot_writer, minari
-from offrl.data.formats.exchange import Conversion, StepType, StepTypes, held
+from offrl.data.formats.exchange import Conversion, StepType, StepTypes, select_arrays
 from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import DemoFile, located
-from offrl.data.storage import Stored
+from offrl.data.storage import StoredArray
 from offrl.data.writer import DemoWriter
 from offrl.processes import in_order
 
@@ -82,7 +82,9 @@ def make_plan(
     _check(source, demos[0], to, steps, kept, chosen)
     _warn(source, to, first, kept, bool(obs))
     if isinstance(source, DemoFile):  # in other formats all have the same arrays
-        every = {k for demo in demos for k, x in source.stored(demo).items() if type(x) is Stored}
+        every = {
+            k for demo in demos for k, x in source.stored(demo).items() if type(x) is StoredArray
+        }
         if others := ", ".join(sorted(filter(is_chosen, every - first.keys()))):
             log.warning(f"{source.path}: left out is {others}: {demos[0]} has none")
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
@@ -202,11 +204,12 @@ def _reader(
 
     def read(demo: str) -> dict[str, Any]:
         if to != "robomimic":
-            trajectory = held(source.trajectory(demo, steps), steps, f"{source.path}: {demo}")
+            found, place = source.trajectory(demo, steps), f"{source.path}: {demo}"
+            trajectory = select_arrays(found, steps, place)
             return encoder(trajectory) if encoder else trajectory
         # As they are stored, to the bit; of frames, which robomimic does not know, the images.
         return {
-            key: value.read() if isinstance(value, Stored) and value.is_frames else value
+            key: value.read() if isinstance(value, StoredArray) and value.is_frames else value
             for key, value in source.stored(demo, steps).items()
         }
 

@@ -14,7 +14,7 @@ from offrl.data.formats import exchange
 from offrl.data.formats.exchange import Conversion, StepType
 from offrl.data.formats.hdf5 import located, open_hdf5, opened
 from offrl.data.remarks import followed, wrong_values
-from offrl.data.storage import CHUNK_BYTES, Stored
+from offrl.data.storage import CHUNK_BYTES, StoredArray
 from offrl.outputs import check_space, new_file, whole_file
 
 # D4RL's datasets, and their names here.
@@ -44,7 +44,7 @@ class D4RLFile(DemoArrays):
 
     def __init__(self, path: Path, swmr: bool = False):
         self._file = open_hdf5(path, swmr)
-        self.elsewhere = self._file.elsewhere
+        self.external = self._file.external
         self._columns, notes = self._opened(path), None
         arrays: dict[str, Any] = {KEYS[key]: column for key, column in self._columns.items()}
         arrays["dones"] = self._mark("terminals").astype(np.float32)
@@ -55,7 +55,7 @@ class D4RLFile(DemoArrays):
             steps, joined = notes["steps"], arrays
             arrays = {key: array for key, array in joined.items() if key in steps}
             for group in ("obs/", "next_obs/"):
-                for key, columns, step in exchange.places(steps, exchange.vectors(steps, group)):
+                for key, columns, step in exchange.vector_columns(steps, group):
                     arrays[key] = _Part(joined[f"{group}flat"], columns, step)
         else:
             lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
@@ -67,7 +67,7 @@ class D4RLFile(DemoArrays):
     def close(self) -> None:
         self._file.close()
 
-    def _opened(self, path: Path) -> dict[str, Stored]:
+    def _opened(self, path: Path) -> dict[str, StoredArray]:
         """Open the datasets, by D4RL's names; ``ValueError`` unless their shapes go together."""
         with located(path, "its list of datasets"):
             present = [key for key in KEYS if key in self._file]
@@ -75,16 +75,16 @@ class D4RLFile(DemoArrays):
             raise ValueError(
                 f"{path}: has observations, as D4RL's files have, but no {', '.join(missing)}"
             )
-        found = dict[str, Stored]()
+        found = dict[str, StoredArray]()
         for key in present:
             with located(path, key):
                 dataset = self._file[key]
                 if not getattr(dataset, "shape", None):
                     raise ValueError(f"{path}: {key} is no array of steps; copy the file again")
-                found[key] = Stored(dataset.id)
+                found[key] = StoredArray(dataset.id)
                 found[key].check_fits()
                 found[key].check_written()
-                self.elsewhere |= {(key, other) for other in found[key].elsewhere}
+                self.external |= {(key, other) for other in found[key].external}
         obs = found["observations"].shape
         if not obs[0]:
             raise ValueError(f"{path}: observations is empty; copy the file again")
@@ -133,7 +133,7 @@ def is_d4rl(path: Path) -> bool:
 class _Part:
     """Some columns of a dataset ``[N, D]``, as the array ``[N, ...]`` that was joined to it."""
 
-    def __init__(self, dataset: Stored, columns: slice, step: StepType):
+    def __init__(self, dataset: StoredArray, columns: slice, step: StepType):
         self.dtype = np.dtype(step.dtype)
         self.shape = (len(dataset), *step.shape)
         self._dataset, self._columns = dataset, columns
@@ -157,17 +157,17 @@ def holds(key: str, step: StepType) -> bool:
 def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Make a function that adds an episode to a new file, which is there when all are in it.
     Observations are joined to one vector, in the order of their names."""
-    path, obs, lengths = new_file(output), exchange.vectors(plan.steps), []
+    path, obs, lengths = new_file(output), exchange.vector_keys(plan.steps), []
     with whole_file(path) as partial, h5py.File(partial, "x") as file:
 
         def write(trajectory: Mapping[str, Any]) -> None:
-            later = {key: exchange.following(trajectory, key) for key in obs}
+            later = {key: exchange.next_observations(trajectory, key) for key in obs}
             rows = {
-                "observations": exchange.join(trajectory, obs),
-                "next_observations": exchange.join(later, obs),
+                "observations": exchange.join_vectors(trajectory, obs),
+                "next_observations": exchange.join_vectors(later, obs),
                 "actions": exchange.as_float32(trajectory["actions"]),
                 "rewards": exchange.as_float32(trajectory["rewards"]).reshape(-1),
-                "terminals": exchange.flags(trajectory, "dones"),
+                "terminals": exchange.as_booleans(trajectory, "dones"),
                 "timeouts": exchange.timeouts(trajectory),
             }
             check_space(path, sum(array.nbytes for array in rows.values()))

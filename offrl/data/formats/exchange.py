@@ -82,27 +82,27 @@ def read_notes(path: str | Path, text: str | bytes) -> dict[str, Any]:
         return notes | {"steps": {key: StepType(*step) for key, step in notes["steps"].items()}}
 
 
-def vectors(steps: StepTypes, group: str = "obs/") -> list[str]:
+def vector_keys(steps: StepTypes, group: str = "obs/") -> list[str]:
     """Return the keys of a group that make up one vector, in their order in it."""
     return sorted(k for k, step in steps.items() if k.startswith(group) and step.is_vector)
 
 
-def join(trajectory: Mapping[str, Any], keys: Sequence[str]) -> np.ndarray:
+def join_vectors(trajectory: Mapping[str, Any], keys: Sequence[str]) -> np.ndarray:
     """Join several arrays ``[T, ...]`` to one vector ``[T, D]`` (float32)."""
     parts = [np.asarray(trajectory[key]).reshape(len(trajectory[key]), -1) for key in keys]
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
-def places(steps: StepTypes, keys: Sequence[str]) -> Iterator[tuple[str, slice, StepType]]:
-    """Yield the parts of the vector that ``join`` makes, with their columns."""
+def vector_columns(steps: StepTypes, group: str = "obs/") -> Iterator[tuple[str, slice, StepType]]:
+    """Yield the keys of a group that make up one vector, and their columns in it."""
     start = 0
-    for key in keys:
+    for key in vector_keys(steps, group):
         stop = start + steps[key].size
         yield key, slice(start, stop), steps[key]
         start = stop
 
 
-def held(trajectory: Mapping[str, Any], steps: StepTypes, place: str) -> dict[str, Any]:
+def select_arrays(trajectory: Mapping[str, Any], steps: StepTypes, place: str) -> dict[str, Any]:
     """Return the arrays of an episode that a format holds, and its attributes. ``ValueError`` if
     they are of other kinds than in the first episode, or hold what is no number."""
     arrays = {k: v for k, v in trajectory.items() if not isinstance(v, np.ndarray)}
@@ -128,7 +128,7 @@ def as_float32(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
-def flags(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
+def as_booleans(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
     """Return an array such as ``dones`` as booleans ``[T]``."""
     return np.asarray(trajectory[key]).reshape(-1).astype(bool)
 
@@ -137,12 +137,12 @@ def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
     """Say at which steps ``[T]`` a time limit cuts the episode off; where that was not recorded, it
     is the last step of an episode that is not done there."""
     if "timeouts" in trajectory:
-        return flags(trajectory, "timeouts")
-    dones = flags(trajectory, "dones")
+        return as_booleans(trajectory, "timeouts")
+    dones = as_booleans(trajectory, "dones")
     return (np.arange(len(dones)) == len(dones) - 1) & ~dones
 
 
-def following(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
+def next_observations(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
     """Return the observations after each step, by ``obs/KEY``; after the last one it is the same
     again, where it was not recorded."""
     obs, next_key = trajectory[key], f"next_{key}"

@@ -18,9 +18,9 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import Demos
-from offrl.data.formats.elsewhere import linked_files
+from offrl.data.formats.external import linked_files
 from offrl.data.remarks import wrong_env_args
-from offrl.data.storage import Stored, arrays_below, unreadable
+from offrl.data.storage import StoredArray, arrays_below, unreadable
 from offrl.memory import check_memory
 from offrl.processes import is_explained
 
@@ -42,7 +42,7 @@ class DemoFile(Demos):
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
         self._file = open_hdf5(self.path, swmr)
-        self.elsewhere = self._file.elsewhere
+        self.external = self._file.external
         self._groups: dict[str, h5py.h5g.GroupID] = {}
         with located(self.path, "data"):
             data = self._file.get("data")
@@ -108,7 +108,7 @@ class DemoFile(Demos):
                     f"{self.path}: mask/{filter_key} is no list of names of demonstrations; write "
                     "it again, e.g. as numpy.array(['demo_0'], dtype='S')"
                 )
-            num_bytes = Stored(mask.id).nbytes + mask.size * NAME_BYTES
+            num_bytes = StoredArray(mask.id).nbytes + mask.size * NAME_BYTES
             check_memory(num_bytes, f"{self.path}: mask/{filter_key}")
             return list(mask.asstr()[()])
 
@@ -197,7 +197,7 @@ class DemoFile(Demos):
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         return {
-            key: value.read() if isinstance(value, Stored) else value
+            key: value.read() if isinstance(value, StoredArray) else value
             for key, value in self.stored(demo, keys).items()
         }
 
@@ -212,7 +212,7 @@ class DemoFile(Demos):
             for key, array in arrays_below(group):
                 if keys is None or key in keys:
                     kept[key] = array
-                self.elsewhere |= {(f"data/{demo}/{key}", other) for other in array.elsewhere}
+                self.external |= {(f"data/{demo}/{key}", other) for other in array.external}
         return kept
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
@@ -240,10 +240,10 @@ class DemoFile(Demos):
                 self._groups[demo] = h5py.h5g.open(self._file.id, f"data/{demo}".encode())
         return self._groups[demo]
 
-    def _dataset(self, demo: str, key: str) -> Stored:
+    def _dataset(self, demo: str, key: str) -> StoredArray:
         group = self._group(demo)
         try:
-            dataset = Stored(h5py.h5d.open(group, key.encode()))
+            dataset = StoredArray(h5py.h5d.open(group, key.encode()))
             if dataset.shape and 0 not in dataset.shape[1:]:
                 return dataset
         except Exception:
@@ -255,7 +255,7 @@ class DemoFile(Demos):
             f"{list(dataset.shape)}); write it again, or leave the demonstration out"
         )
 
-    def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Stored:
+    def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> StoredArray:
         """Open a dataset; ``ValueError`` unless it is of numbers of this shape, bytes if ``dtype``
         is."""
         dataset, wrong = self._dataset(demo, key), ""
@@ -354,9 +354,9 @@ def located(path: str | Path, place: str) -> Iterator[None]:
 
 
 class CheckedFile(h5py.File):
-    """An HDF5 file that is read. ``elsewhere``: the links in it to other files, and those files."""
+    """An HDF5 file that is read. ``external``: the links in it to other files, and those files."""
 
-    elsewhere: set[tuple[str, Path]]
+    external: set[tuple[str, Path]]
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
@@ -364,7 +364,7 @@ def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
     be read. swmr: also while another program writes it ("single writer, multiple readers")."""
     file = opened(path, swmr)
     try:
-        file.elsewhere = {*linked_files(file).items()}
+        file.external = {*linked_files(file).items()}
     except ValueError:
         file.close()
         raise

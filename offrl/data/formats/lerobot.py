@@ -18,7 +18,7 @@ import numpy as np
 
 from offrl.data.demos import Episodes
 from offrl.data.formats.clips import decode
-from offrl.data.formats.exchange import places, read_notes, vectors
+from offrl.data.formats.exchange import read_notes, vector_columns
 from offrl.data.formats.hdf5 import located
 from offrl.lazy import needed
 from offrl.links import inside
@@ -159,7 +159,7 @@ class LeRobotFolder(Episodes):
         key = known.get(name) or _key(name)
         if name == STATE and steps:
             state = _array(name, table, feature["shape"])
-            for part, columns, step in places(steps, vectors(steps)):
+            for part, columns, step in vector_columns(steps):
                 if keys is None or part in keys:
                     yield part, state[:, columns].astype(step.dtype).reshape(-1, *step.shape)
         elif name == SUCCESS:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.formats import lerobot
+from offrl.data.formats import exchange, lerobot
 from offrl.data.formats.clips import PIXELS, Film, encode
-from offrl.data.formats.exchange import Conversion, StepType, as_float32, flags, join, vectors
+from offrl.data.formats.exchange import Conversion, StepType
 from offrl.data.formats.lerobot import COUNTS, STATE, camera_feature, parquet
 from offrl.data.formats.lerobot_stats import Aggregate, image_statistics, statistics
 from offrl.outputs import check_space, whole_folder
@@ -47,7 +47,7 @@ def encoder(plan: Conversion) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
             f"{plan.source}: two of {', '.join(cameras)} have the same name but for _image; rename "
             "one, or choose with --obs"
         )
-    return partial(encode_episode, tuple(vectors(plan.steps)), cameras, plan.fps)
+    return partial(encode_episode, tuple(exchange.vector_keys(plan.steps)), cameras, plan.fps)
 
 
 def encode_episode(
@@ -55,12 +55,12 @@ def encode_episode(
 ) -> dict[str, Any]:
     """Return ``columns`` ``{feature: [T, ...]}``, ``films`` ``{feature: MP4}`` and ``stats`` of an
     episode. obs: the observations that make up the state."""
-    columns = {STATE: join(trajectory, obs)} if obs else {}
+    columns = {STATE: exchange.join_vectors(trajectory, obs)} if obs else {}
     columns["action"] = _column(trajectory["actions"])
     if "rewards" in trajectory:
         columns["next.reward"] = _column(trajectory["rewards"]).reshape(-1)
     if "dones" in trajectory:
-        columns["next.done"] = flags(trajectory, "dones")
+        columns["next.done"] = exchange.as_booleans(trajectory, "dones")
     if "success" in trajectory:
         last = np.arange(len(columns["action"])) == len(columns["action"]) - 1
         columns[lerobot.SUCCESS] = last & bool(trajectory["success"])
@@ -200,7 +200,7 @@ class _Dataset:
             shape = list(values.shape[1:]) or [1]
             features[name] = {"dtype": str(values.dtype), "shape": shape, "names": None}
         if STATE in features:
-            obs = {key: self._plan.steps[key] for key in vectors(self._plan.steps)}
+            obs = {key: self._plan.steps[key] for key in exchange.vector_keys(self._plan.steps)}
             features[STATE]["names"] = [
                 f"{key.removeprefix('obs/')}_{i}"
                 for key, step in obs.items()
@@ -264,7 +264,7 @@ def _append(files: _Files, table: Any) -> dict[str, int]:
 
 
 def _column(array: np.ndarray) -> np.ndarray:
-    return as_float32(array).reshape(len(array), -1)
+    return exchange.as_float32(array).reshape(len(array), -1)
 
 
 def _table(columns: Mapping[str, np.ndarray]) -> Any:

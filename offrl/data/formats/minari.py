@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import DemoArrays, Episodes
-from offrl.data.formats.exchange import Conversion, StepType, flags, following, read_notes, timeouts
+from offrl.data.formats import exchange
+from offrl.data.formats.exchange import Conversion, StepType
 from offrl.data.formats.hdf5 import located, open_hdf5
 from offrl.data.storage import arrays_below
 from offrl.lazy import needed
@@ -67,7 +68,7 @@ class MinariEpisodes(Episodes):
                 raise ValueError(f"total_episodes is {total}, but {len(self.sizes)} are there")
             self._dataset = minari.MinariDataset(folder / "data")
         text = self._dataset.storage.metadata.get(NOTES)
-        self._notes = read_notes(folder, text) if text else None
+        self._notes = exchange.read_notes(folder, text) if text else None
 
     @property
     def env_args(self) -> dict[str, Any] | None:
@@ -183,7 +184,7 @@ def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, An
         def write(trajectory: Mapping[str, Any]) -> None:
             observations = {
                 key.removeprefix("obs/"): np.append(
-                    trajectory[key], following(trajectory, key)[-1:], axis=0
+                    trajectory[key], exchange.next_observations(trajectory, key)[-1:], axis=0
                 ).astype(step.dtype)
                 for key, step in obs.items()
             }
@@ -192,8 +193,8 @@ def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, An
                 observations=observations["flat"] if is_flat else observations,
                 actions=trajectory["actions"].astype(plan.steps["actions"].dtype),
                 rewards=trajectory["rewards"].reshape(-1),
-                terminations=flags(trajectory, "dones"),
-                truncations=timeouts(trajectory),
+                terminations=exchange.as_booleans(trajectory, "dones"),
+                truncations=exchange.timeouts(trajectory),
             )
             storage.update_episodes([episode])
 
