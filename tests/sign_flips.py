@@ -479,8 +479,8 @@ FLIPS = [
     Flip(
         "residual, base",
         "models/heads.py",
-        "(self.base + self.scale * correction)",
-        "(self.scale * correction - self.base)",
+        "(self.base + self.scale * squashed)",
+        "(self.scale * squashed - self.base)",
         FROM_DEMOS,
         "added_to_a_policy",
     ),

@@ -5,10 +5,13 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
 from offrl.aliases import in_one_or_several
 from offrl.lazy import Tensor, torch
+from offrl.normalize import CONVERSIONS, rot_6d_to_matrix
 
 if TYPE_CHECKING:
     from offrl.algos.shared.model import Networks
@@ -96,6 +99,65 @@ class PolicyAlgo(Algo):
     def _predict(self, seen: Seen) -> Tensor:
         action, _ = self.act(seen)
         return self.raw_action(action)
+
+    def named(self, obs: Obs | Tensor) -> Obs:
+        """Give observations by their keys, also if there is one key and only its values are
+        given."""
+        if isinstance(obs, Mapping):
+            return obs
+        keys = self.obs_spec.keys("obs")
+        if len(keys) != 1:
+            raise ValueError(
+                f"observations without names, but {self.global_config.algo_name} sees "
+                f"{', '.join(keys)}; give a dict of them"
+            )
+        array = obs if isinstance(obs, Tensor) else np.asarray(obs)
+        if not isinstance(array, Tensor) and array.dtype.kind not in "biuf":
+            raise ValueError(f"the observation {keys[0]!r} is {array.dtype}, no numbers")
+        return {keys[0]: torch.as_tensor(array)}
+
+    def raw_action(self, action: Tensor) -> Tensor:
+        """Turn what ``act`` returned, ``[B, A]``, into what the environment takes: normalisation is
+        undone, rotations have the format of ``train.action_config``, discrete actions are
+        integers ``[B]``."""
+        if self.is_discrete:
+            return action.argmax(-1)
+        train, stats = self.global_config.train, self.action_normalizer.stats
+        config = train.action_config
+        rotations = [key for key, own in config.items() if own.format == "rot_6d"]
+        if not self._was_told and any(
+            own.normalization or key in rotations
+            for key, own in config.items()
+            if key in train.action_keys
+        ):
+            raise ValueError(
+                "train.action_config: asks for other actions than the environment takes, and the "
+                "algorithm has no statistics to turn them back; call algo.set_statistics(obs=..., "
+                "actions=...) once"
+            )
+        raw = self.action_normalizer.unnormalize_vector(action)
+        if not rotations:
+            return raw
+        widths = [own["scale"].shape[-1] for own in stats.values()]
+        parts = dict(zip(stats, raw.split(widths, dim=-1), strict=True))
+        for key in rotations:
+            if key in parts:
+                convert = CONVERSIONS[config[key].convert_at_runtime]
+                parts[key] = convert(rot_6d_to_matrix(parts[key]))
+        return torch.cat([*parts.values()], dim=-1)
+
+    def learned_action(self, raw: Tensor) -> Tensor:
+        """Turn what the environment takes, ``[B, A]`` or integers ``[B]``, into what ``act``
+        returns; rotations stay as they are."""
+        if self.is_discrete:
+            index = raw.to(self.device, torch.int64)
+            return torch.nn.functional.one_hot(index, self.ac_dim).float()
+        return self.action_normalizer.normalize_vector(raw.to(self.device, torch.float32))
+
+    def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
+        """Give a policy that counts rewards its next state, after the ``action`` ``[B, A]`` that
+        was taken and its ``reward`` ``[B, 1]``."""
+        return state
 
     @cached_property
     def model(self) -> "Networks":

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offrl.algos.shared.optim import make_optimizer, make_schedule
+from offrl.algos.shared.optim import Learning, make_optimizer
 from offrl.config import OptimConfig, config_factory
 
 
@@ -18,8 +18,9 @@ def rates(learning_rate, steps, num_epochs=10, epoch_every_n_steps=100):
             "experiment": {"epoch_every_n_steps": epoch_every_n_steps},
         },
     )
-    optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))], optim)
-    schedule = make_schedule(optimizer, optim, config)
+    moved = {"policy": [torch.nn.Parameter(torch.zeros(1))]}
+    learning = Learning(moved, {"policy": optim}, config)
+    optimizer, schedule = learning.optimizers["policy"], learning.schedules.get("policy")
     seen = []
     for _ in range(steps):
         seen.append(optimizer.param_groups[0]["lr"])

@@ -5,16 +5,14 @@ from functools import cached_property
 from numbers import Number
 from typing import Any, ClassVar
 
-import numpy as np
-
-from offrl import models, parallel
+from offrl import models
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
-from offrl.algos.shared.optim import Learning, clip_gradients, make_optimizer
+from offrl.algos.shared.optim import Learning
 from offrl.algos.shared.weights import Average, fitting, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
 from offrl.lazy import Tensor, torch
-from offrl.normalize import CONVERSIONS, Normalizer, Stats, rot_6d_to_matrix
+from offrl.normalize import Normalizer, Stats
 from offrl.specs import ObsSpec, with_goal
 from offrl.tree import map_leaves
 
@@ -33,14 +31,14 @@ class Algo(Modes):
     NEEDS: ClassVar[tuple[str, ...]] = ("obs", "actions")  #: The parts of a batch that it reads.
     GROUPS: ClassVar[tuple[str, ...]] = ("obs", "goal")  #: The groups of observations that it uses.
     ACTIONS: ClassVar[tuple[str, ...]] = ("real-valued",)  #: ``"real-valued"``, ``"discrete"``.
-    COUNTS_REWARDS: ClassVar[bool] = False  #: Whether acting must call ``receive``.
-    #: Whether it learns only from steps that its present policy has taken (``offrl.online``).
+    COUNTS_REWARDS: ClassVar[bool] = False  #: True if acting must call ``receive``.
+    #: True if it learns only from steps that its present policy has taken (``offrl.online``).
     ON_POLICY: ClassVar[bool] = False
-    #: Whether it learns while acting what an expert (``algo.expert``) would do.
+    #: True if it learns while acting what an expert (``algo.expert``) would do.
     ASKS_EXPERT: ClassVar[bool] = False
-    #: Whether it learns while acting from demonstrations (``train.data``), and cannot without.
+    #: True if it learns while acting from demonstrations (``train.data``), and cannot without.
     NEEDS_DEMOS: ClassVar[bool] = False
-    #: Whether norms of gradients are logged, as by robomimic: a few percent of a small update.
+    #: False if norms of gradients are not logged, which takes a few percent of a small update.
     LOGS_GRADIENTS: ClassVar[bool] = True
     #: Attributes that are numbers, and part of the state as networks are; 0 in states without them.
     COUNTERS: ClassVar[tuple[str, ...]] = ()
@@ -54,18 +52,10 @@ class Algo(Modes):
         self.validates = False
         self._only_acts = False  # is a copy for another process (``state_to_act``)
         self._of_learning: Mapping[str, Any] = {}  # the state of optimizers that are not made yet
-        self.global_config = config
-        self.algo_config = config.algo
-        self.obs_spec = obs_spec
-        self.ac_dim = ac_dim
+        self.global_config, self.algo_config = config, config.algo
+        self.obs_spec, self.ac_dim = obs_spec, ac_dim
         self.device = torch.device(device)
-        self._check_actions()
-        for group in obs_spec.groups:
-            if obs_spec.keys(group) and group not in self.GROUPS:
-                raise ValueError(
-                    f"observation.modalities.{group}: {config.algo_name} uses no {group}s; name no "
-                    "observations there"
-                )
+        self._check_kinds()
         self.nets = torch.nn.ModuleDict()
         self._create_networks()
         self.nets.to(self.device)
@@ -77,11 +67,10 @@ class Algo(Modes):
     def take_stock(self) -> None:
         """Begin to learn with the networks as they are now."""
         self.optim_params = self._optim_params()
-        unknown = [name for name in self.optim_params if name not in self.nets]
-        if unknown:
-            raise ValueError(
-                f"algo.optim_params.{unknown[0]}: no such network; there are {', '.join(self.nets)}"
-            )
+        for name in self.optim_params:
+            if name not in self.nets:
+                known = ", ".join(self.nets)
+                raise ValueError(f"algo.optim_params.{name}: no such network; there are {known}")
         sections = {name: getattr(self.algo_config, name, None) for name in self.optim_params}
         self._limits = {k: getattr(x, "max_gradient_norm", None) for k, x in sections.items()}
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
@@ -107,14 +96,11 @@ class Algo(Modes):
         self._refuse_a_copy()
         models.check_sight(self.nets)
         with self.trained_weights():
-            learning = Learning(self._make_optimizers(), self.optim_params, self.global_config)
+            moved = {name: self._optimized(name) for name in self.optim_params}
+            learning = Learning(moved, self.optim_params, self.global_config)
         learning.deserialize(self._of_learning)
         self._of_learning = {}
         return learning
-
-    def _make_optimizers(self) -> "dict[str, torch.optim.Optimizer]":
-        configs = self.optim_params.items()
-        return {name: make_optimizer(self._optimized(name), config) for name, config in configs}
 
     def _refuse_a_copy(self) -> None:
         if self._only_acts:
@@ -131,8 +117,8 @@ class Algo(Modes):
 
     @classmethod
     def train_defaults(cls, algo_config: AlgoConfig) -> dict[str, Any]:
-        """The keys of ``train`` that follow from ``NEEDS`` and ``window``, unless a config sets
-        them."""
+        """Give the keys of ``train`` that follow from ``NEEDS`` and ``window``, unless a config
+        sets them."""
         keys = dict.fromkeys((*TrainConfig().dataset_keys, *cls.NEEDS))
         return {
             "hdf5_load_next_obs": "next_obs" in keys,
@@ -147,19 +133,26 @@ class Algo(Modes):
 
     @property
     def is_discrete(self) -> bool:
-        """Say whether an action is one of ``ac_dim``, a one-hot vector."""
+        """True if an action is one of ``ac_dim``, a one-hot vector."""
         return self.global_config.train.acts_discretely
 
-    def _check_actions(self) -> None:
-        kind = "discrete" if self.is_discrete else "real-valued"
+    def _check_kinds(self) -> None:
+        """Raise ``ValueError`` for actions, or groups of observations, that it cannot use."""
+        kind, name = "discrete" if self.is_discrete else "real-valued", self.global_config.algo_name
         if kind not in self.ACTIONS:
             remedy, other = ("null", "discrete_cql") if self.is_discrete else ('"discrete"', "iql")
-            key, name = self.global_config.train.action_keys[0], self.global_config.algo_name
+            key = self.global_config.train.action_keys[0]
             raise ValueError(
                 f"train.action_config.{key}.format: actions are {kind}, but {name} learns "
                 f"{self.ACTIONS[0]} ones; set it to {remedy}, or use another algorithm, such as bc "
                 f"or {other}"
             )
+        for group in self.obs_spec.groups:
+            if self.obs_spec.keys(group) and group not in self.GROUPS:
+                raise ValueError(
+                    f"observation.modalities.{group}: {name} uses no {group}s; name no "
+                    "observations there"
+                )
 
     def _create_networks(self) -> None:
         raise NotImplementedError(type(self).__name__)
@@ -169,7 +162,7 @@ class Algo(Modes):
         return self.nets[name].parameters()
 
     def _optim_params(self) -> dict[str, OptimConfig]:
-        """The config of each network's optimizer."""
+        """Give the config of each network's optimizer."""
         return dict(self.algo_config.optim_params)
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
@@ -224,14 +217,18 @@ class Algo(Modes):
         info = {} if info is None else info
         if not isinstance(info, Mapping):
             return info  # the trainer says what is wrong with it
-        return {name: _detached(value) for name, value in info.items() if value is not None}
+        return {
+            name: torch.as_tensor(x).detach() if isinstance(x, (Tensor, Number)) else x
+            for name, x in info.items()
+            if x is not None
+        }
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, Tensor]:
         """Make one update from a batch as the data gives it."""
         return self.train_on_batch(self.process_batch_for_training(data), self.epoch or 1)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        """The rule of the algorithm: compute losses, make an optimizer step for each
+        """Apply the rule of the algorithm: compute losses, make an optimizer step for each
         (``optimize``), and return numbers for the log, ``"loss"`` among them. ``None`` stands for a
         number that was not measured. While validating, no gradients are kept."""
         raise NotImplementedError(type(self).__name__)
@@ -300,21 +297,6 @@ class Algo(Modes):
             prepared[ACTION_MASK] = obs[ACTION_MASK].to(self.device)
         return prepared
 
-    def named(self, obs: Obs | Tensor) -> Obs:
-        """Observations by their keys, also if there is one key and only its values are given."""
-        if isinstance(obs, Mapping):
-            return obs
-        keys = self.obs_spec.keys("obs")
-        if len(keys) != 1:
-            raise ValueError(
-                f"observations without names, but {self.global_config.algo_name} sees "
-                f"{', '.join(keys)}; give a dict of them"
-            )
-        array = obs if isinstance(obs, Tensor) else np.asarray(obs)
-        if not isinstance(array, Tensor) and array.dtype.kind not in "biuf":
-            raise ValueError(f"the observation {keys[0]!r} is {array.dtype}, no numbers")
-        return {keys[0]: torch.as_tensor(array)}
-
     def _with_time(self, obs: Obs) -> Obs:
         stacked = self.global_config.train.frame_stack > 1
         return obs if stacked else map_leaves(lambda x: x[:, None], obs)
@@ -336,8 +318,6 @@ class Algo(Modes):
         not log it (``LOGS_GRADIENTS``), only if it is clipped. While the network does not learn
         (``trains``), nothing happens and ``None`` is returned.
         """
-        from offrl.kernels.end_to_end import parts_of
-
         if self.validates:  # maybe a policy that only acts, which has no optimizers
             return None
         if name not in self.optimizers:
@@ -347,64 +327,14 @@ class Algo(Modes):
             )
         if not self.trains(name):
             return None
-        optimizer = self.optimizers[name]
         limit = max_grad_norm or self._limits[name] or self.global_config.train.max_grad_norm
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        optimizer.zero_grad()
-        loss.backward(inputs=parts_of(parameters))
-        parallel.average(p.grad for p in parameters)
-        norm = None
-        if (measures and self.LOGS_GRADIENTS) or limit is not None:
-            norm = clip_gradients(self.nets[name], parameters, limit).detach().square()
-        optimizer.step()
-        self._average.follow(name, parameters)
-        self._learning.on_step(name)
+        measures = measures and self.LOGS_GRADIENTS
+        norm = self._learning.step(name, self.nets[name], loss, limit, measures)
+        self._average.follow(name, self._learning.parameters[name])
         return norm
-
-    # -- acting -----------------------------------------------------------------------------------
 
     def reset(self) -> None:
         """Forget what a policy remembers of an episode."""
-
-    def raw_action(self, action: Tensor) -> Tensor:
-        """Turn what ``act`` returned, ``[B, A]``, into what the environment takes: normalisation is
-        undone, rotations have the format of ``train.action_config``, discrete actions are
-        integers ``[B]``."""
-        if self.is_discrete:
-            return action.argmax(-1)
-        config = self.global_config.train.action_config
-        keys = self.global_config.train.action_keys
-        if not self._was_told and any(
-            c.normalization or c.format == "rot_6d" for k, c in config.items() if k in keys
-        ):
-            raise ValueError(
-                "train.action_config: asks for other actions than the environment takes, and the "
-                "algorithm has no statistics to turn them back; call algo.set_statistics(obs=..., "
-                "actions=...) once"
-            )
-        raw = self.action_normalizer.unnormalize_vector(action)
-        if not any(c.format == "rot_6d" for c in config.values()):
-            return raw
-        parts = []
-        widths = [stats["scale"].shape[-1] for stats in self.action_normalizer.stats.values()]
-        for key, part in zip(self.action_normalizer.stats, raw.split(widths, dim=-1), strict=True):
-            if key in config and config[key].format == "rot_6d":
-                part = CONVERSIONS[config[key].convert_at_runtime](rot_6d_to_matrix(part))
-            parts.append(part)
-        return torch.cat(parts, dim=-1)
-
-    def learned_action(self, raw: Tensor) -> Tensor:
-        """Turn what the environment takes, ``[B, A]`` or integers ``[B]``, into what ``act``
-        returns; rotations stay as they are."""
-        if self.is_discrete:
-            index = raw.to(self.device, torch.int64)
-            return torch.nn.functional.one_hot(index, self.ac_dim).float()
-        return self.action_normalizer.normalize_vector(raw.to(self.device, torch.float32))
-
-    def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
-        """Give a policy that counts rewards its next state, after the ``action`` ``[B, A]`` that
-        was taken and its ``reward`` ``[B, 1]``."""
-        return state
 
     # -- statistics and state ---------------------------------------------------------------------
 
@@ -473,9 +403,8 @@ class Algo(Modes):
 
     @classmethod
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
-        """The overrides of a config of ``algo_name`` that follow from the ``stored`` config of a
-        checkpoint that a training starts from: the settings of an algorithm that goes on.
-        ``ValueError`` if it cannot start from that one."""
+        """Give the overrides of a config of ``algo_name`` that follow from the ``stored`` config of
+        the checkpoint that a training starts from. ``ValueError`` if it cannot start from it."""
         _check_start(algo_name, stored.algo_name)
         return {"algo": stored.algo.to_dict()}
 
@@ -489,8 +418,3 @@ class Algo(Modes):
 def _check_start(algo_name: str, stored: str) -> None:
     if algo_name != stored:
         raise ValueError(f"a checkpoint of {stored!r}, but {algo_name!r} was asked for (algo_name)")
-
-
-def _detached(value: Any) -> Any:
-    is_number = isinstance(value, (Tensor, Number))
-    return torch.as_tensor(value).detach() if is_number else value

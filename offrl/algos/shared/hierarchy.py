@@ -24,7 +24,8 @@ class Composite(Algo):
 
     parts: dict[str, Any]
 
-    def _make_optimizers(self) -> dict[str, Any]:
+    @property
+    def optimizers(self) -> dict[str, Any]:
         return {
             f"{name}.{network}": optimizer
             for name, part in self.parts.items()
@@ -151,7 +152,7 @@ class Composite(Algo):
         parts = {name: part.serialize() for name, part in self.parts.items()}
         for state in parts.values():
             del state["nets"]  # they are in those of the whole
-        return whole | {"optimizers": {}, "lr_schedulers": {}, "parts": parts}
+        return {**whole, "parts": parts}
 
     def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         with self.trained_weights():

@@ -7,62 +7,81 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from offrl import parallel
 from offrl.config import Config, LearningRateConfig, OptimConfig
 from offrl.lazy import Tensor, torch
 
 
 class Learning:
-    """The optimizer of each network, and the schedule of its learning rate, ``None`` where that is
-    constant. They are made together: a schedule sets the optimizer's rate when it is made."""
+    """The optimizers of networks, and the schedules of those learning rates that change.
+
+    parameters: what the optimizer of each network moves.
+    """
 
     def __init__(
         self,
-        optimizers: "dict[str, torch.optim.Optimizer]",
+        parameters: "Mapping[str, Iterable[torch.nn.Parameter]]",
         configs: Mapping[str, OptimConfig],
         global_config: Config,
     ):
-        self.optimizers = optimizers
-        self.schedules = {
-            name: make_schedule(optimizers[name], config, global_config)
-            for name, config in configs.items()
-        }
-        self._by_step = {n for n, own in configs.items() if own.learning_rate.step_every_batch}
+        self.parameters = {name: [*parameters[name]] for name in configs}
+        self.optimizers = {k: make_optimizer(self.parameters[k], x) for k, x in configs.items()}
+        # A schedule sets the optimizer's rate when it is made.
+        self.schedules: dict[str, torch.optim.lr_scheduler.LambdaLR] = {}
+        for name, config in configs.items():
+            if factor := _factor(config.learning_rate, global_config):
+                schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizers[name], factor)
+                self.schedules[name] = schedule
+        self._by_step = {k for k, own in configs.items() if own.learning_rate.step_every_batch}
 
-    def on_step(self, name: str) -> None:
-        """Move the learning rate of a network, if it counts steps."""
-        schedule = self.schedules[name]
-        if schedule and name in self._by_step:
-            schedule.step()
+    def step(
+        self, name: str, net: "torch.nn.Module", loss: Tensor, limit: float | None, measures: bool
+    ) -> Tensor | None:
+        """Move the weights of a network down the gradient of a loss, and its learning rate if that
+        counts steps. Returns the squared norm of the gradient, if it is clipped or measured."""
+        from offrl.kernels.end_to_end import parts_of
+
+        optimizer, parameters = self.optimizers[name], self.parameters[name]
+        optimizer.zero_grad()
+        loss.backward(inputs=parts_of(parameters))
+        parallel.average(p.grad for p in parameters)
+        norm = None
+        if measures or limit is not None:
+            norm = clip_gradients(net, parameters, limit).detach().square()
+        optimizer.step()
+        if name in self._by_step and name in self.schedules:
+            self.schedules[name].step()
+        return norm
 
     def on_epoch_end(self) -> None:
         """Move the learning rates that count epochs."""
         with warnings.catch_warnings():
             # A training that was resumed right here made its steps in another process.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-            for name, schedule in self.schedules.items():
-                if schedule and name not in self._by_step:
-                    schedule.step()
+            for name in self.schedules.keys() - self._by_step:
+                self.schedules[name].step()
 
     def serialize(self) -> dict[str, Any]:
         """Give the part of a checkpoint that is theirs."""
         return {
-            "optimizers": {n: o.state_dict() for n, o in self.optimizers.items()},
-            "lr_schedulers": {n: s.state_dict() for n, s in self.schedules.items() if s},
+            "optimizers": {name: own.state_dict() for name, own in self.optimizers.items()},
+            "lr_schedulers": {name: own.state_dict() for name, own in self.schedules.items()},
         }
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
         """Take over a copy of that part of a checkpoint."""
-        for name, optimizer in state.get("optimizers", {}).items():
-            self.optimizers[name].load_state_dict(copy.deepcopy(optimizer))
+        for name, stored in state.get("optimizers", {}).items():
+            self.optimizers[name].load_state_dict(copy.deepcopy(stored))
         for name, stored in state.get("lr_schedulers", {}).items():
-            if schedule := self.schedules[name]:
-                schedule.load_state_dict(stored)
+            if name in self.schedules:
+                self.schedules[name].load_state_dict(stored)
 
 
 def make_optimizer(
     parameters: "Iterable[torch.nn.Parameter]", config: OptimConfig
 ) -> "torch.optim.Optimizer":
-    """All parameters in one kernel per step; ``regularization.L2`` is the weight decay."""
+    """Make an optimizer that moves all parameters in one kernel per step;
+    ``regularization.L2`` is the weight decay."""
     from offrl.kernels.adam import Adam, AdamW, RMSprop
 
     classes = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
@@ -77,19 +96,9 @@ def make_optimizer(
     )
 
 
-def make_schedule(
-    optimizer: "torch.optim.Optimizer", config: OptimConfig, global_config: Config
-) -> "torch.optim.lr_scheduler.LambdaLR | None":
-    """The schedule of ``optim_params.*.learning_rate``, or ``None`` if the rate is constant.
-
-    It counts epochs, or optimizer steps with ``step_every_batch``.
-    """
-    factor = _factor(config.learning_rate, global_config)
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor) if factor else None
-
-
 def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] | None:
-    """The factor on the initial rate after ``t`` epochs or steps."""
+    """Give the factor on the initial rate after ``t`` epochs, or optimizer steps with
+    ``step_every_batch``; ``None`` if the rate is constant."""
     if rate.scheduler_type == "cosine":
         total, warmup = _horizon(rate, config), rate.warmup_steps
 
@@ -118,7 +127,7 @@ def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] 
 
 
 def _horizon(rate: LearningRateConfig, config: Config) -> int:
-    """Length of the training in the unit that the schedule counts."""
+    """Give the length of the training in the unit that the schedule counts."""
     if not rate.step_every_batch:
         return config.train.num_epochs
     if config.train.num_steps is not None:
@@ -137,7 +146,8 @@ def _horizon(rate: LearningRateConfig, config: Config) -> int:
 def clip_gradients(
     net: "torch.nn.Module", parameters: "Sequence[torch.nn.Parameter]", limit: float | None
 ) -> Tensor:
-    """The norm of the gradient, at most ``limit`` afterwards; an ensemble has one per member."""
+    """Clip the gradient at a norm of ``limit``. Returns its norm then, or that of each member of an
+    ensemble."""
     from offrl.kernels.norm import clip_norm, total_norm
 
     own = getattr(net, "clip_gradients", None)
