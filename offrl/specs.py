@@ -50,7 +50,7 @@ TURN = "offrl edit pixels turns those of a file"
 
 
 @MODALITIES.register("depth")
-class Images(Modality):
+class ImageModality(Modality):
     """``[H, W, C]`` to ``[C, H, W]``."""
 
     CHANNELS: tuple[int, ...] = (1,)
@@ -77,7 +77,7 @@ class Images(Modality):
 
 
 @MODALITIES.register("rgb")
-class RGB(Images):
+class RGB(ImageModality):
     """uint8 ``[H, W, C]`` to ``[C, H, W]`` in [0, 1]."""
 
     CHANNELS = (3, 1, 4)
@@ -109,7 +109,7 @@ class ObsKey:
 
 def is_image(modality: str) -> bool:
     """Say whether observations of a modality are images."""
-    return issubclass(MODALITIES[modality], Images)
+    return issubclass(MODALITIES[modality], ImageModality)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None
     """Raise ``ValueError`` for the shape of images as they are stored, where that of networks is
     due."""
     kind = MODALITIES[modality]
-    if getattr(kind, "shape", None) is not Images.shape:
+    if getattr(kind, "shape", None) is not ImageModality.shape:
         return  # no images, or those of a user's own, of which networks may see anything
     if len(shape) == 3 and shape[0] not in kind.CHANNELS and shape[-1] in kind.CHANNELS:
         raise ValueError(

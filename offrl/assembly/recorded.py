@@ -26,7 +26,7 @@ from offrl.modules import allow_names
 from offrl.outputs import slug
 from offrl.registry import MODALITIES, shown
 from offrl.seeding import seed_everything
-from offrl.specs import Images, modalities, processed_shapes
+from offrl.specs import ImageModality, modalities, processed_shapes
 from offrl.tree import differences, merge, short_key
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Experiment:
         found: list[tuple[str, dict[str, Any]]] = []
         groups = modalities(config.observation).values()
         kinds = {modality for group in groups for modality in group.values()}
-        sees_images = any(issubclass(MODALITIES[kind], Images) for kind in kinds)
+        sees_images = any(issubclass(MODALITIES[kind], ImageModality) for kind in kinds)
         data = zip(config.train.data or [], self.dataset.sources, langs, strict=True)
         for entry, source, lang in data:
             recorded_in = source.env_args or (experiment.env and env_args_named(experiment.env))
