@@ -23,7 +23,7 @@ from measure import alternate, machine, markdown, ratio, spread, timed
 from playwright.sync_api import sync_playwright
 
 from offrl.data.writer import DemoWriter
-from offrl.reports.view import Films, write_view
+from offrl.reports.view import FilmOptions, write_view
 
 LIFT = Path(__file__).parents[1] / "datasets/lift/low_dim.hdf5"
 
@@ -31,7 +31,7 @@ LIFT = Path(__file__).parents[1] / "datasets/lift/low_dim.hdf5"
 def making(path: Path, folder: Path, workers: int, rendered: int = 0) -> Callable[[], None]:
     def work() -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        write_view([str(path)], folder, Films(rendered, size=128), workers)
+        write_view([str(path)], folder, FilmOptions(rendered, size=128), workers)
 
     return work
 

@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     modules = commands(argv[0] if argv else None)
     args = make_parser(modules).parse_args(argv)
-    args.words = _words(argv)
+    # The command, without the number of processes, of which nothing depends on that.
+    args.words = re.sub(r" --workers[ =]\d+", "", shlex.join(["offrl", *argv]))
     package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
@@ -103,12 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         package.removeHandler(terminal)
-
-
-def _words(argv: Sequence[str]) -> str:
-    """Write the command without the number of processes, of which nothing depends on that."""
-    words = shlex.join(["offrl", *argv])
-    return re.sub(r" --workers[ =]\d+", "", words)
 
 
 @contextmanager

@@ -55,9 +55,9 @@ assert main(["schema", "--output", str(folder / "schema.json")]) == 0
 check("offrl schema", "torch")
 
 if find_spec("rliable") and find_spec("matplotlib"):
-    from offrl.reports.results import Measured, Outcome, write_results
+    from offrl.reports.results import Measurement, Outcome, write_results
 
-    half = Measured(0.5, 1.0, 50)
+    half = Measurement(0.5, 1.0, 50)
     results = [Outcome("bc", "Lift", seed, final=half, best=half) for seed in (1, 2)]
     write_results(folder / "report.csv", results)
     assert main(["report", str(folder), "--output", str(folder / "report")]) == 0

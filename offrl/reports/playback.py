@@ -55,7 +55,9 @@ class DemoPlayer:
         self.path, self.cameras, self.size = str(path), tuple(cameras), size
         self.use = use or self._choose()
         if self.use == "images":
-            self.keys = self._image_keys()
+            first = self.demos.trajectory(self.demos.demos()[0])
+            stored = sorted(k for k, v in first.items() if k.startswith("obs/") and is_film(v))
+            self.keys = camera_keys(str(self.demos.path), stored, self.cameras)
         elif not (self.demos.env_args or {}).get("env_name"):
             raise ValueError(
                 f"{path}: names no environment (env_args) to play it back in; where images are "
@@ -146,11 +148,6 @@ class DemoPlayer:
         if {"states", "model_file"} <= trajectory.keys() and is_robosuite(env_args):
             return "states"
         return "images" if any(map(is_film, trajectory.values())) else "actions"
-
-    def _image_keys(self) -> list[str]:
-        trajectory = self.demos.trajectory(self.demos.demos()[0])
-        stored = [k for k, v in trajectory.items() if k.startswith("obs/") and is_film(v)]
-        return camera_keys(str(self.demos.path), sorted(stored), self.cameras)
 
 
 def make_player(

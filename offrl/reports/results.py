@@ -24,7 +24,7 @@ SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """The result of an evaluation."""
 
     success: float | None  #: The rate; ``None`` where none is reported.
@@ -41,8 +41,8 @@ class Outcome:
     seed: int
     status: str = FINISHED
     why: str = ""
-    final: Measured | None = None  #: Of the policy that the training ended with.
-    best: Measured | None = None  #: Of its best checkpoint.
+    final: Measurement | None = None  #: Of the policy that the training ended with.
+    best: Measurement | None = None  #: Of its best checkpoint.
     #: During the training ``(step, success rate, return)``.
     curve: list[tuple[int, float | None, float]] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)  #: That count as 0 and as 100; none: as is.
@@ -155,10 +155,10 @@ def run_result(path: Path, **known: Any) -> Outcome:
     )
 
 
-def _measured(logs: Mapping[str, float]) -> Measured | None:
+def _measured(logs: Mapping[str, float]) -> Measurement | None:
     if not {"Return", "n"} <= logs.keys():
         return None
-    return Measured(logs.get("Success_Rate"), logs["Return"], int(logs["n"]))
+    return Measurement(logs.get("Success_Rate"), logs["Return"], int(logs["n"]))
 
 
 def write_results(path: Path, results: Iterable[Outcome]) -> None:
@@ -168,19 +168,18 @@ def write_results(path: Path, results: Iterable[Outcome]) -> None:
 
 def read_results(path: Path) -> list[Outcome]:
     """Read the results in a CSV file that ``write_results`` wrote."""
-    names = [f.name for f in fields(Outcome)]
+    texts = {f.name for f in fields(Outcome) if f.type is str}
+    found = []
     try:
-        return [_of_row(row) for row in read_rows(path, names)]
+        for row in read_rows(path, [f.name for f in fields(Outcome)]):
+            known: dict[str, Any] = {k: v if k in texts else json.loads(v) for k, v in row.items()}
+            known |= {k: Measurement(**known[k]) for k in ("final", "best") if known[k]}
+            points = known["curve"]
+            known["curve"] = [(int(step), rate, float(total)) for step, rate, total in points]
+            found.append(Outcome(**known))
     except (ValueError, TypeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged, or not from offrl report: {error}") from None
-
-
-def _of_row(row: Mapping[str, str]) -> Outcome:
-    texts = {f.name for f in fields(Outcome) if f.type is str}
-    known: dict[str, Any] = {k: v if k in texts else json.loads(v) for k, v in row.items()}
-    known |= {k: Measured(**known[k]) for k in ("final", "best") if known[k]}
-    known["curve"] = [(int(step), rate, float(total)) for step, rate, total in known["curve"]]
-    return Outcome(**known)
+    return found
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:

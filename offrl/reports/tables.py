@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any
 
 from offrl.intervals import wilson_interval
-from offrl.reports.results import SUCCESS, Measured, write_rows
+from offrl.reports.results import SUCCESS, Measurement, write_rows
 from offrl.reports.scores import Interval, Scores
 
 
 @dataclass(frozen=True)
-class Final:
+class FinalRow:
     """The final results of an algorithm's trainings on a task."""
 
     task: str
@@ -35,7 +35,7 @@ class Final:
         return own | _columns(intervals)
 
 
-def finals(scores: Scores) -> Iterator[Final]:
+def finals(scores: Scores) -> Iterator[FinalRow]:
     """Yield a row for each algorithm on each task."""
     for task in scores.tasks:
         for algorithm in scores.algorithms:
@@ -45,7 +45,7 @@ def finals(scores: Scores) -> Iterator[Final]:
                 continue
             tests = [r.final for r in done if r.final]
             minutes = [r.minutes for r in done if r.minutes]
-            yield Final(
+            yield FinalRow(
                 task,
                 algorithm,
                 scores.measures[task],
@@ -60,7 +60,7 @@ def finals(scores: Scores) -> Iterator[Final]:
             )
 
 
-def _rate(tests: Sequence[Measured]) -> Interval | None:
+def _rate(tests: Sequence[Measurement]) -> Interval | None:
     successes, n = sum(round(m.n * (m.success or 0)) for m in tests), sum(m.n for m in tests)
     return (successes / n, *wilson_interval(successes, n)) if n else None
 

@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from offrl.reports.view import Films, write_view
+    from offrl.reports.view import FilmOptions, write_view
 
-    films = Films(args.render, tuple(args.cameras), args.size)
+    films = FilmOptions(args.render, tuple(args.cameras), args.size)
     write_view(args.paths, args.output, films, args.workers, args.words)
     print(f"{args.output}/index.html")
     return 0

@@ -15,7 +15,7 @@ from PIL import Image
 from offrl.__main__ import main
 from offrl.reports.figures import _common, _curves
 from offrl.reports.report import write_report
-from offrl.reports.results import Measured, Outcome, write_results, write_rows
+from offrl.reports.results import Measurement, Outcome, write_results, write_rows
 from offrl.reports.run import Run
 from offrl.reports.scores import Scores, chance, improvement, needed_seeds
 from offrl.studies.results import results_of
@@ -34,8 +34,8 @@ NAMES = {"curves", "scores", "aggregates", "profiles", "improvement", "time"}
 
 
 def result(algorithm, task, seed, rate, **known):
-    final = Measured(rate, rate, 50)
-    known = {"final": final, "best": Measured(min(1.0, rate + 0.1), rate, 50), **known}
+    final = Measurement(rate, rate, 50)
+    known = {"final": final, "best": Measurement(min(1.0, rate + 0.1), rate, 50), **known}
     curve = [(100, rate / 2, rate / 2), (200, rate, rate)]
     return Outcome(algorithm, task, seed, curve=curve, steps=200, minutes=1.0 + seed, **known)
 
@@ -208,7 +208,7 @@ def test_what_is_alike_is_not_ordered():
 
 def test_returns_count_where_nothing_succeeds_and_are_normalised_by_what_the_study_says():
     def hopper(algorithm, total, returns=()):
-        final = Measured(0.0, total, 50)
+        final = Measurement(0.0, total, 50)
         return Outcome(algorithm, "Hopper", 1, final=final, best=final, returns=list(returns))
 
     plain = Scores([hopper("a", 100.0), hopper("b", 50.0)])
@@ -222,7 +222,7 @@ def test_returns_count_where_nothing_succeeds_and_are_normalised_by_what_the_stu
 
 def test_tasks_of_different_scales_are_not_averaged():
     mixed = [result("a", "Can", 1, 0.5)]
-    mixed.append(Outcome("a", "Hopper", 1, final=Measured(0.0, 900.0, 50)))
+    mixed.append(Outcome("a", "Hopper", 1, final=Measurement(0.0, 900.0, 50)))
     assert not Scores(mixed).can_be_averaged
 
 
@@ -230,7 +230,9 @@ def test_on_tasks_of_different_scales_trainings_are_compared(tmp_path):
     """Which of two is better is the same in points and in shares."""
     rates = study({"good": {"Can": 0.9}, "bad": {"Can": 0.3}})
     walks = [
-        replace(r, task="Hopper", curve=[], best=None, final=Measured(0.0, 900 * r.final.total, 50))
+        replace(
+            r, task="Hopper", curve=[], best=None, final=Measurement(0.0, 900 * r.final.total, 50)
+        )
         for r in rates
     ]
     scores = Scores([*rates, *walks])
@@ -473,7 +475,7 @@ def test_where_no_success_is_reported_a_report_is_of_returns(tmp_path):
     silent = [
         replace(
             result("a", "Pole", seed, 0.0),
-            final=Measured(None, total, 50),
+            final=Measurement(None, total, 50),
             best=None,
             curve=[(100, None, total)],
         )

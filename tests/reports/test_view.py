@@ -22,7 +22,7 @@ from hypothesis.extra import numpy as arrays
 
 from offrl.__main__ import main
 from offrl.data.writer import DemoWriter
-from offrl.reports.view.datasets import EpisodePage, EpisodeWriter, Films
+from offrl.reports.view.datasets import EpisodePage, EpisodeWriter, FilmOptions
 from offrl.reports.view.page import packed, thinned, write_script
 from offrl.video import encoder
 
@@ -172,7 +172,7 @@ def test_cameras_are_chosen_by_name(images, tmp_path, capsys):
 
 def test_where_some_are_rendered_cameras_are_those_of_the_simulator(images, tmp_path):
     (tmp_path / "data/0").mkdir(parents=True)
-    writer = EpisodeWriter(str(tmp_path), Films(num_rendered=1, cameras=("sideview",)))
+    writer = EpisodeWriter(str(tmp_path), FilmOptions(num_rendered=1, cameras=("sideview",)))
     assert writer(EpisodePage(0, images, 1, "demo_1", is_rendered=False, fps=20))["film"]
 
 

@@ -14,17 +14,17 @@ from tqdm import tqdm
 from offrl.outputs import whole_folder
 from offrl.processes import in_order
 from offrl.reports.run import is_run
-from offrl.reports.view.datasets import DatasetPage, EpisodeWriter, Films
+from offrl.reports.view.datasets import DatasetPage, EpisodeWriter, FilmOptions
 from offrl.reports.view.page import copy_assets, write_script
 from offrl.reports.view.runs import RunPage
 
-__all__ = ["Films", "write_view"]
+__all__ = ["FilmOptions", "write_view"]
 
 
 def write_view(
     paths: Sequence[str],
     output: str | Path,
-    films: Films,
+    films: FilmOptions,
     num_workers: int | None = None,
     command: str = "",
 ) -> None:

@@ -20,7 +20,7 @@ MOST_DIMS = 64  # of a key that are plotted
 LONGEST = 300  # characters of an attribute that are shown: models are not
 
 
-class Films(NamedTuple):
+class FilmOptions(NamedTuple):
     """The films that are made: all stored images, and the simulator states of some episodes."""
 
     num_rendered: int = 0  # episodes of each dataset
@@ -120,7 +120,7 @@ class EpisodeWriter:
     """Writes what the page shows of an episode, ``data/DATASET/NUMBER.js`` and ``.mp4``, and says
     what the overview needs to know of it. Holds one episode at a time."""
 
-    def __init__(self, folder: str, films: Films):
+    def __init__(self, folder: str, films: FilmOptions):
         self.folder, self.films = Path(folder), films
         self._open = cache(open_episodes)
         self._make_env = cache(lambda path: make_env(blind(self._open(path).env_args or {})))

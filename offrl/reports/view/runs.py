@@ -15,7 +15,7 @@ from offrl.reports.records import read_records
 from offrl.reports.view.page import thinned, write_script
 from offrl.tree import leaves
 
-EPISODES = ("episode", "test_episode", "test_last_episode")
+EPISODES = {"episode": "", "test_episode": "test", "test_last_episode": "test_last"}  # in an epoch
 AXES = ("step", "epoch", "time")
 
 
@@ -58,7 +58,11 @@ class RunPage:
                 for kind, rows in by_kind.items()
                 if kind not in EPISODES
             },
-            "episodes": [_episode(record) for kind in EPISODES for record in by_kind[kind]],
+            "episodes": [
+                {"epoch": test or record["epoch"], **record["logs"]}
+                for kind, test in EPISODES.items()
+                for record in by_kind[kind]
+            ],
             "config": {
                 key: json.dumps(value, ensure_ascii=False)
                 for key, value in leaves(self.config).items()
@@ -79,8 +83,3 @@ def _curves(records: Sequence[Mapping[str, Any]], began: float) -> dict[str, Any
     axes = {axis: [record[axis] for record in at] for axis in AXES}
     axes["time"] = [time - began for time in axes["time"]]
     return axes | {"every": every, "logs": dict(zip(names, values.T, strict=True))}
-
-
-def _episode(record: Mapping[str, Any]) -> dict[str, Any]:
-    kind = record["type"].removesuffix("episode").rstrip("_")  # none, test or test_last
-    return {"epoch": kind or record["epoch"], **record["logs"]}
