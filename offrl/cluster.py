@@ -42,13 +42,13 @@ PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "
 
 
 def import_ray() -> Any:
-    """The package, or ``ImportError`` that says how to install it."""
+    """Import the package. ``ImportError`` says how to install it."""
     return needed("ray", "distributed", "Ray is needed to work on several machines")
 
 
 @contextmanager
 def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
-    """In here this program is connected to Ray. A connection that there is already is used, and
+    """Connect this program to Ray for the block. A connection that there is already is used, and
     stays.
 
     Raises ``ValueError`` or ``ConnectionError`` if the address makes no sense, does not answer
@@ -104,7 +104,7 @@ def num_cpus() -> int:
 
 
 def _answering(address: str) -> str:
-    """``HOST:PORT`` of what is there, probed first: Ray itself goes on trying for minutes."""
+    """Find ``HOST:PORT`` of a Ray that answers, as Ray itself goes on trying for minutes."""
     import grpc
 
     if address == "auto":
@@ -135,8 +135,8 @@ def _answering(address: str) -> str:
 
 @contextmanager
 def _accompanied(folder: str | None = None) -> Iterator[None]:
-    """In here ``beside_ray.py`` runs beside the program. When the block or the program ends, it
-    removes the folder, and all processes that have its name in their environment."""
+    """Run ``beside_ray.py`` beside the program for the block. At the end of the block or of the
+    program it removes the folder, and all processes that have its name in their environment."""
     script = Path(__file__).with_name("beside_ray.py")
     cleans = [] if folder is None else [folder, f"{MARK}={folder}"]
     beside = subprocess.Popen(
@@ -153,8 +153,8 @@ def _accompanied(folder: str | None = None) -> Iterator[None]:
 
 
 def _parts() -> dict[str, tuple[str, int]]:
-    """The addresses of what the program needs of Ray. If one is lost, the program is stopped as by
-    a scheduler, so that it saves what it has. Ray would end it, after a minute or at once."""
+    """Return the addresses of what the program needs of Ray. If one is lost, the program is stopped
+    as by a scheduler, so that it saves what it has. Ray would end it, after a minute or at once."""
     ray = import_ray()
     here = ray.get_runtime_context()
     node = next(x for x in ray.nodes() if x["NodeID"] == here.get_node_id())
@@ -190,8 +190,8 @@ def _read_tokens_anew() -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray's start leaves signals as they were, and what it starts does not end by those that a
-    terminal or a scheduler sends to all processes."""
+    """Keep signals as they are while Ray starts. Processes that it starts do not end by those which
+    a terminal or a scheduler sends to all processes."""
     handler = signal.getsignal(signal.SIGTERM)  # which Ray replaces
     # That one is how Ray ends its processes.
     others = {*FOR_THE_PARENT} - {signal.SIGTERM}
@@ -216,8 +216,8 @@ def _in_words(error: Exception, address: str) -> Exception:
 
 
 def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> dict[str, Any]:
-    """The ``options`` of an actor or a task that computes as this program does: with one thread,
-    with its modules (also those of the user's own, at the same path) and its switches.
+    """Make the ``options`` of an actor or a task that computes as this program does: one thread,
+    its modules (also those of the user's own, at the same path) and its switches.
 
     environ: more environment variables of its process.
     """
@@ -246,8 +246,8 @@ def put(value: Any) -> Any:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a worker gave nothing, in one sentence: Ray's own text is a page. Of an exception that
-    was raised in it, what that says."""
+    """Say in one sentence why a worker gave nothing: Ray's own text is a page. Of an exception that
+    was raised in it, return the message."""
     exceptions, error = import_ray().exceptions, getattr(error, "cause", None) or error
     text = str(error)
     if isinstance(error, exceptions.OutOfMemoryError):
@@ -268,7 +268,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class Report(NamedTuple):
-    """What a worker says of itself."""
+    """The report of a worker on itself."""
 
     node: str  # the name of its machine
     versions: dict[str, str]  # by package
@@ -307,7 +307,7 @@ def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> Non
 
 @cache
 def versions() -> dict[str, str]:
-    """The version of what a result depends on, by package."""
+    """Find the versions of what a result depends on, by package."""
     folder, digest = Path(__file__).parent, hashlib.sha256()  # two clones may have one version
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())

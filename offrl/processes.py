@@ -36,7 +36,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def program(script: str) -> list[str]:
-    """Give the command line of a process that runs Python code. Unlike with ``python -c`` alone,
+    """Return the command line of a process that runs Python code. Unlike with ``python -c`` alone,
     files in the working folder do not take the place of libraries."""
     return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path)\n{script}"]
 
@@ -68,15 +68,15 @@ def is_explained(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException, where: str) -> Exception:
-    """Give what another process is told of an error: the error itself if it is explained, else one
-    that holds the traceback."""
+    """Return what another process is told of an error: the error itself if it is explained, else
+    one that holds the traceback."""
     if isinstance(error, Exception) and is_explained(error):
         return error
     return RuntimeError(f"{where}:\n{''.join(traceback.format_exception(error))}")
 
 
 def foreign(error: BaseException) -> str | None:
-    """Give the place where an error came out of code that is neither offrl's nor a library's."""
+    """Find the place where an error came out of code that is neither offrl's nor a library's."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = [os.path.dirname(os.path.abspath(__file__)), *map(sysconfig.get_path, kinds)]
     others = ("<", *(f"{folder}{os.sep}" for folder in folders))

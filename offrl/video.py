@@ -17,7 +17,7 @@ BLOCK = 16  # pixels; encoders and players like multiples of it
 
 
 def encoder() -> str:
-    """The ffmpeg to use. ``ImportError`` where there is none."""
+    """Find the ffmpeg to use. ``ImportError`` where there is none."""
     try:
         from imageio_ffmpeg import get_ffmpeg_exe
 
@@ -29,8 +29,7 @@ def encoder() -> str:
 
 
 def write_video(path: str | Path, frames: Iterable[np.ndarray], fps: int = 10) -> None:
-    """Frames ``[H, W, 3]`` (uint8) as an MP4 file, one after the other. ``OSError`` where it cannot
-    be written."""
+    """Write frames ``[H, W, 3]`` (uint8) as an MP4 file. ``OSError`` where it cannot be written."""
     frames = iter(frames)
     first = next(frames, None)
     if first is None:
@@ -47,7 +46,7 @@ def write_video(path: str | Path, frames: Iterable[np.ndarray], fps: int = 10) -
 
 
 def join_videos(path: str | Path, parts: Sequence[Path]) -> None:
-    """Videos of ``write_video``, of one size and rate, one after the other in a new one."""
+    """Join videos of ``write_video``, of one size and rate, to a new one."""
     with whole_file(path) as partial, tempfile.NamedTemporaryFile("w", suffix=".txt") as listing:
         lines = (f"file '{str(part.absolute()).replace(QUOTE, ESCAPED)}'\n" for part in parts)
         listing.writelines(lines)

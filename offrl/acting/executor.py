@@ -100,7 +100,7 @@ class Executor:
         return actions, plays, state
 
     def _total_weight(self, counts: Tensor) -> Tensor:
-        """The sum of the weights of so many chunks."""
+        """Sum up the weights of so many chunks."""
         if not self.ensemble:
             return counts.clamp(min=1)
         decay = math.exp(-self.ensemble)
@@ -146,7 +146,7 @@ class RealTime:
 
 
 def _nothing(num_envs: int, like: Tensor) -> dict[str, Tensor]:
-    """A state without any chunk, for chunks shaped as ``like`` ``[N, H, A]``."""
+    """Make a state without any chunk, for chunks shaped as ``like`` ``[N, H, A]``."""
     blank = like.new_zeros(num_envs, *like.shape[1:])
     count = torch.zeros(num_envs, dtype=torch.long, device=like.device)
     names = ("left", "waits", "played")

@@ -303,12 +303,12 @@ def _import_robosuite() -> Any:
 
 
 def tasks() -> list[str]:
-    """The names of all tasks."""
+    """List the names of all tasks."""
     return sorted(_import_robosuite().ALL_ENVIRONMENTS)
 
 
 def _check_task(name: str, is_liberos: bool = False) -> None:
-    """``ValueError`` if robosuite has no such task."""
+    """Raise ``ValueError`` if robosuite has no such task."""
     known = tasks()
     if name in known:
         return

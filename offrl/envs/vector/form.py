@@ -19,7 +19,7 @@ BESIDES = (ACTION_MASK, "achieved_goal", "desired_goal")
 
 
 class Stepped(NamedTuple):
-    """What came of a step in N environments."""
+    """The results of a step in N environments."""
 
     obs: Batch  #: ``{key: [N, ...]}``, what is observed now, and acted on next.
     rewards: np.ndarray  #: ``[N]``
@@ -68,8 +68,8 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """All that ``restore`` needs: nested dicts of arrays, numbers and strings. ``ValueError``
-        if the environments cannot be stored."""
+        """Return all that ``restore`` needs: nested dicts of arrays, numbers and strings.
+        ``ValueError`` if the environments cannot be stored."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> Batch:
@@ -81,7 +81,7 @@ class VectorEnv(ABC):
 
 
 class Contract:
-    """What the spaces of an environment promise, held against what comes and goes in N of them.
+    """Checks that observations and actions of N environments are what their spaces promise.
 
     numbers: of the environments, for messages.
     obs_keys: the observations that are wanted; ``None`` for all.
@@ -137,7 +137,7 @@ class Contract:
         return f"{self.env_name}, environment {self._numbers[row]}"
 
     def observed(self, obs: Any, lead: tuple[int, ...] = ()) -> Batch:
-        """Copies of the observations that are wanted, once they are of the right shapes and types.
+        """Copy the observations that are wanted, once they are of the right shapes and types.
 
         lead: ``(N,)`` if they are those of all environments."""
         obs = obs if isinstance(obs, Mapping) else {"flat": obs}
@@ -196,7 +196,7 @@ class Contract:
             )
 
     def actions(self, actions: Any) -> np.ndarray:
-        """A copy of actions that fit the space."""
+        """Copy actions that fit the space."""
         values, dtype = np.asarray(actions), self.action_space.dtype
         if values.shape != self._actions_shape:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""An object's numbers, arrays and generators of random numbers, taken out and put back."""
+"""The numbers, arrays and random generators of a vector of environments, copied and put back."""
 
 from collections.abc import Mapping
 from itertools import combinations
@@ -12,8 +12,8 @@ CONSTANT = ("spec", "metadata")
 
 
 def snapshot(env: gymnasium.vector.VectorEnv) -> dict[str, Any]:
-    """All attributes of ``env``, and of what it wraps, as nested dicts and lists of arrays, numbers
-    and strings. ``ValueError`` if they are not all of its state."""
+    """Copy all attributes of ``env``, and of what it wraps, to nested dicts and lists of arrays,
+    numbers and strings. ``ValueError`` if they are not all of its state."""
     arrays: dict[str, np.ndarray] = {}
     stored = _stored(env, "", arrays)
     for (name, one), (other_name, other) in combinations(arrays.items(), 2):

@@ -34,8 +34,8 @@ START_S = 120.0  # that an actor has to start; longer if it waits for a CPU
 
 @contextmanager
 def pools(address: str | None) -> Iterator[type[EnvPool]]:
-    """The class of pools that run episodes in processes of this machine or, with an address
-    (``cluster.connected``), in Ray's actors; in here Ray is connected."""
+    """Choose the class of pools: one that runs episodes in processes of this machine or, with an
+    address (``cluster.connected``), in actors of Ray, which is connected in the block."""
     if address is None:
         yield EnvPool
         return

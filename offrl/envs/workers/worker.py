@@ -39,7 +39,7 @@ class Turn(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an episode ended before its end."""
+    """The reason why an episode could not be run to its end."""
 
     reason: str
     is_final: bool = False  # would be the same in any worker
@@ -63,7 +63,7 @@ class Notices(logging.Handler):
         self._noted.append((record.levelno, record.getMessage()))
 
     def take(self) -> list[tuple[int, str]]:
-        """Give what was noted since this was last asked: the arguments of ``say_once``."""
+        """Return what was noted since the last call, as arguments of ``say_once``."""
         noted, self._noted = self._noted, []
         return noted
 
@@ -94,8 +94,8 @@ class Simulator:
 
 
 def what_is_read(obs: Obs, keys: Sequence[str]) -> Obs:
-    """The observations of ``keys``, which no policy can act on if they are not finite; all, so that
-    the policy can say what there is instead, if any is missing."""
+    """Select the observations of ``keys``, which must be finite for a policy to act on. If one is
+    missing, keep all, so that the policy can say what there is instead."""
     check_obs(obs, keys)
     if keys and all(key in obs for key in keys):
         return {key: obs[key] for key in (*keys, ACTION_MASK) if key in obs}
@@ -123,7 +123,7 @@ class _Parent:
 
 
 def _serve(channel: Channel, env_args: Mapping[str, Any], level: int) -> None:
-    """A worker's life: build the environment, run episodes on request."""
+    """Build the environment, and run episodes on request."""
     parent = _Parent(channel, level)
     try:
         simulator = Simulator(env_args)

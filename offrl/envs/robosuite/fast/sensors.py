@@ -1,4 +1,4 @@
-"""Chooses the sensors of robosuite's that are computed: those asked for and what these read."""
+"""The choice of robosuite's sensors to compute: those asked for and those that these read."""
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
@@ -25,8 +25,8 @@ class Sensors:
         self.asked = tuple(keys or ()) if self._may_leave_out else ()
 
     def before_reset(self) -> None:
-        """A reset computes them all, as it may change what reads what; but no sensor reads what
-        cameras see."""
+        """Let the reset compute all sensors but those of cameras: it may change which sensor reads
+        which, but none reads what cameras see."""
         for sensor in self._left_out:
             sensor._enabled = True
         self._left_out = []
@@ -36,8 +36,9 @@ class Sensors:
             self._leave_out(s for s in self._enabled(IMAGE) if s.name not in seen)
 
     def look_again(self) -> None:
-        """Some sensors, as that of where a can is from the hand, read what others said at the last
-        look: after a reset nothing, so that they say zeros, and after a jump another state."""
+        """Compute the sensors once more. Some, as that of where a can is from the hand, read the
+        last values of others: after a reset there are none, and after a jump those of another
+        state."""
         for sensor in self._enabled():
             if sensor.modality != IMAGE:
                 sensor.update(timestep=0.0, obs_cache=self.env._obs_cache, force=True)
@@ -61,7 +62,7 @@ class Sensors:
             self._left_out.append(sensor)
 
     def _with_what_they_read(self, names: set[str]) -> set[str]:
-        """The sensors of these names, those that they read, and so on."""
+        """Add to names of sensors those that these read, and so on."""
         read: dict[str, set[str]] = {}
         writers: dict[str, set[str]] = {}
         for sensor in self._enabled():

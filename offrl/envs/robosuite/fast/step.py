@@ -37,10 +37,10 @@ REPEATED = {  # methods whose code is repeated here, by whose they must be
 def osc_torques(  # type: ignore[no-untyped-def]
     goal_pos, goal_ori, kp, kd, pos, ori, jac_pos, jac_ori, inertia, qpos, qvel, bias, initial, q, v
 ):
-    """Torques ``[N]`` of operational-space control (Khatib, 1987), before they are clipped.
+    """Compute torques ``[N]`` of operational-space control (Khatib, 1987), before they are clipped.
 
-    Position ``[3]`` and orientation ``[3, 3]`` that the hand is to have and has, gains ``[6]``, the
-    hand's Jacobians ``[3, V]``, inertia ``[V, V]``, state and bias forces of all joints, the arm's
+    Arguments are position ``[3]`` and orientation ``[3, 3]`` that the hand is to have and has,
+    gains ``[6]``, the hand's Jacobians ``[3, V]``, inertia ``[V, V]``, state and bias forces of all joints, the arm's
     joints ``[N]`` that its null space pulls to, and where the arm's begin in ``qpos`` and ``qvel``.
     """
     n = len(initial)
