@@ -40,8 +40,9 @@ def osc_torques(  # type: ignore[no-untyped-def]
     """Compute torques ``[N]`` of operational-space control (Khatib, 1987), before they are clipped.
 
     Arguments are position ``[3]`` and orientation ``[3, 3]`` that the hand is to have and has,
-    gains ``[6]``, the hand's Jacobians ``[3, V]``, inertia ``[V, V]``, state and bias forces of all joints, the arm's
-    joints ``[N]`` that its null space pulls to, and where the arm's begin in ``qpos`` and ``qvel``.
+    gains ``[6]``, the hand's Jacobians ``[3, V]``, inertia ``[V, V]``, state and bias forces of all
+    joints, the arm's joints ``[N]`` that its null space pulls to, and where the arm's begin in
+    ``qpos`` and ``qvel``.
     """
     n = len(initial)
     arm = slice(v, v + n)
