@@ -19,12 +19,9 @@ from offrl.envs.gymnasium import ResetValues, StepValues
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend
 from offrl.envs.robosuite.fast import choose_forms
-from offrl.envs.robosuite.versions import (
-    EARLIER_OBJECTS,
-    kwargs_for_installed,
-    lay_out_as_earlier,
-)
+from offrl.envs.robosuite.versions import EARLIER_OBJECTS, kwargs_for_installed, lay_out_as_earlier
 from offrl.envs.tasks import maybe_metaworlds
+from offrl.processes import changed_environ
 from offrl.registry import ENVS, did_you_mean
 from offrl.robomimic.configs import FAST
 
@@ -79,10 +76,8 @@ class RobosuiteEnv(DemonstratedGoals):
         self._renderer: Any = None
         self._marks: list[np.ndarray] = []
         self._model_text: str | None = None  # of this episode's model, once asked for
-        low, high = self._env.action_spec
-        self.action_space = gymnasium.spaces.Box(
-            low.astype(np.float32), high.astype(np.float32), dtype=np.float32
-        )
+        limits = (limit.astype(np.float32) for limit in self._env.action_spec)
+        self.action_space = gymnasium.spaces.Box(*limits, dtype=np.float32)
         bounds: dict[str, Any] = {"u": (0, 255), "b": (0, 1)}
         spaces: dict[str, gymnasium.Space] = {}
         for key, value in self._observe().items():
@@ -113,7 +108,11 @@ class RobosuiteEnv(DemonstratedGoals):
             # robosuite draws from several generators; one new one in all their places makes the
             # initial state a function of the seed. `hard_reset` rebuilds the model from it too.
             self._env.rng = np.random.default_rng(seed)
-            _share(self._env.rng, getattr(self._env, "placement_initializer", None))
+            samplers = [getattr(self._env, "placement_initializer", None)]
+            while samplers:  # samplers of positions may be nested
+                if (sampler := samplers.pop()) is not None:
+                    sampler.rng = self._env.rng
+                    samplers += getattr(sampler, "samplers", {}).values()
         self._sensors.before_reset()
         self._scenes.reset()
         self._sensors.look_again()
@@ -208,10 +207,9 @@ class RobosuiteEnv(DemonstratedGoals):
             known = ", ".join(self._env.sim.model.camera_names)
             raise ValueError(f"{self._args['env_name']} has no camera {camera!r}; it has {known}")
         height, width = size if isinstance(size, tuple) else (size, size)
-        made = self._renderer
-        if made is not None and (made.height, made.width) != (height, width):
+        renderer = self._renderer
+        if renderer is None or (renderer.height, renderer.width) != (height, width):
             self._close_renderer()
-        if self._renderer is None:
             area = model.vis.global_
             before = area.offwidth, area.offheight
             area.offwidth, area.offheight = max(width, before[0]), max(height, before[1])
@@ -262,14 +260,6 @@ class RobosuiteEnv(DemonstratedGoals):
         return {key: obs[key] for key in self._sensors.alone or obs}
 
 
-def _share(rng: np.random.Generator, sampler: Any) -> None:
-    """Have a placement sampler, and those nested in it, draw from ``rng``."""
-    if sampler is not None:
-        sampler.rng = rng
-        for child in getattr(sampler, "samplers", {}).values():
-            _share(rng, child)
-
-
 def _import_robosuite() -> Any:
     """Import robosuite quietly, also where no rendering library is installed."""
     if "robosuite" in sys.modules:
@@ -280,22 +270,20 @@ def _import_robosuite() -> Any:
     except ImportError:
         # OpenCV needs libGL to be imported; robosuite needs it only for windows on a screen.
         sys.modules["cv2"] = stub
-    chosen, disabled = os.environ.get("MUJOCO_GL"), logging.root.manager.disable
     # mujoco chooses a back end when imported, and cannot be imported with one that is not there.
-    os.environ["MUJOCO_GL"] = chosen or working_backend() or "disabled"
+    backend = os.environ.get("MUJOCO_GL") or working_backend() or "disabled"
+    disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        import mujoco  # noqa: F401 (before robosuite, which overwrites MUJOCO_GL)
-        import robosuite
+        with changed_environ({"MUJOCO_GL": backend}):
+            import mujoco  # noqa: F401 (before robosuite, which overwrites MUJOCO_GL)
+            import robosuite
     except ImportError as error:
         raise ImportError(
             f"robosuite is not usable here ({error}): pip install robosuite==1.5.2 'mujoco<3.10'"
         ) from error
     finally:
         logging.disable(disabled)
-        os.environ.pop("MUJOCO_GL")
-        if chosen is not None:
-            os.environ["MUJOCO_GL"] = chosen
         if sys.modules["cv2"] is stub:
             del sys.modules["cv2"]
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)

@@ -76,8 +76,7 @@ class RayPool(EnvPool):
         reports = [worker.report for worker in self._workers.values()]
         wait(reports, START_S)
         waiting = [slot for slot, worker in self._workers.items() if not worker.report.done()]
-        for slot in waiting:
-            self._kill(slot)
+        self._kill(*waiting)
         self._workers = dict(enumerate(self._workers.values()))
         if not self._workers:
             raise ValueError(
@@ -108,7 +107,11 @@ class RayPool(EnvPool):
         for episode in wait(slots, return_when=FIRST_COMPLETED).done:
             slot = slots[episode]
             if error := episode.exception():
-                yield slot, self._failure(error)
+                why = f"worker lost: {cluster.reason_of(error):.300}"
+                if "Worker exit" in str(error):  # Ray knows no more
+                    silent = f"silent for {self.timeout:g} s"
+                    why = f"worker ended (killed, out of memory or {silent})"
+                yield slot, Failure(why)
                 continue
             notices, outcome = episode.result()
             for notice in notices:
@@ -118,13 +121,6 @@ class RayPool(EnvPool):
             # Of one that is in the place of another.
             cluster.check_versions(self._workers[slot].report.result())
             yield slot, outcome
-
-    def _failure(self, error: BaseException) -> Failure:
-        said = str(error)
-        if "Worker exit" in said:  # Ray knows no more
-            silent = f"silent for {self.timeout:g} s"
-            return Failure(f"worker ended (killed, out of memory or {silent})")
-        return Failure(f"worker lost: {cluster.reason_of(error):.300}")
 
 
 class _Remote:

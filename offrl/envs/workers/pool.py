@@ -57,8 +57,7 @@ class EnvPool(AbstractContextManager):
 
     def close(self) -> None:
         """End the worker processes."""
-        for slot in list(self._workers):
-            self._kill(slot)
+        self._kill(*self._workers)
 
     def check(self, policy: Policy, num_episodes: int = 1) -> None:
         """Take one step, and raise ``ValueError`` if environment and policy do not go together.
@@ -78,7 +77,7 @@ class EnvPool(AbstractContextManager):
         slots = self._slots(policy, len(requests))
         todo = deque(requests)
         lost_in_a_row = 0
-        self._abandon()  # what another run, that was never closed, has left in mid-episode
+        self._kill(*self._jobs)  # which another run, that was never closed, left in mid-episode
         jobs: dict[int, tuple[EpisodeRequest, int]] = {}
         self._jobs = jobs
         try:
@@ -115,11 +114,7 @@ class EnvPool(AbstractContextManager):
                     self._answer(turns, policy)
         finally:
             if self._jobs is jobs:  # the caller stopped early: these wait in mid-episode
-                self._abandon()
-
-    def _abandon(self) -> None:
-        for slot in list(self._jobs):
-            self._kill(slot)
+                self._kill(*jobs)
 
     def _num_workers(self, policy: Policy) -> int:
         limit = policy.num_environments
@@ -164,7 +159,8 @@ class EnvPool(AbstractContextManager):
             elif now - worker.last_heard >= self.timeout:
                 yield slot, Failure(f"worker silent for {self.timeout:g} s")
 
-    def _kill(self, slot: int) -> None:
-        self._workers[slot].close()
-        self._jobs.pop(slot, None)
-        del self._workers[slot]
+    def _kill(self, *slots: int) -> None:
+        for slot in slots:
+            self._workers[slot].close()
+            self._jobs.pop(slot, None)
+            del self._workers[slot]
