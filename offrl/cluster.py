@@ -77,12 +77,9 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
             before = ray_constants.ENABLE_RAY_CLUSTER
             at_the_end.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
             ray_constants.ENABLE_RAY_CLUSTER = False
-            settings: dict[str, Any] = {
-                "address": "local",
-                "num_cpus": num_cpus or len(os.sched_getaffinity(0)),
-                "include_dashboard": False,
-                "_temp_dir": folder,
-            }
+            cpus = num_cpus or len(os.sched_getaffinity(0))
+            settings: dict[str, Any] = {"address": "local", "num_cpus": cpus, "_temp_dir": folder}
+            settings["include_dashboard"] = False
         else:
             settings = {"address": _answering(address)}
             at_the_end.enter_context(_accompanied())
@@ -139,11 +136,9 @@ def _accompanied(folder: str | None = None) -> Iterator[None]:
     program it removes the folder, and all processes that have its name in their environment."""
     script = Path(__file__).with_name("beside_ray.py")
     cleans = [] if folder is None else [folder, f"{MARK}={folder}"]
-    beside = subprocess.Popen(
-        [sys.executable, "-I", "-S", script, *cleans],
-        stdin=subprocess.PIPE,
-        start_new_session=True,  # out of reach of a terminal's Ctrl-C
-    )
+    command = [sys.executable, "-I", "-S", str(script), *cleans]
+    # In a session of its own it is out of reach of a terminal's Ctrl-C.
+    beside = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     BESIDE.append(beside)
     try:
         yield

@@ -23,10 +23,8 @@ ActionByEnv = dict[int, np.ndarray | None]
 EEF_POS = "_eef_pos"  # what the names of positions of end effectors end with
 ACTION_MASK = "action_mask"  # which discrete actions are allowed; policies get it where it is shown
 REACHED = 0.02  # metres from where a subgoal has the end effector, at which it counts as reached
-RETURNS = {
-    "reset": ("obs", "info"),
-    "step": ("obs", "reward", "terminated", "truncated", "info"),
-}
+VALUES_OF_STEP = ("obs", "reward", "terminated", "truncated", "info")
+RETURNS = {"reset": ("obs", "info"), "step": VALUES_OF_STEP}
 NOT_FINITE = "NaN or infinite"
 LARGEST = float(np.finfo(np.float32).max)  # what is more is infinite for networks
 REMEDY = "correct the environment, or end its episodes before that"

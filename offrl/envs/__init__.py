@@ -8,26 +8,15 @@ from typing import Any
 from gymnasium import Env  # by its name, as a file in here is called gymnasium, too
 
 from offrl.acting.episode import describe
-from offrl.envs.gymnasium import close as close
-from offrl.envs.tasks import ROBOSUITE_KWARGS as ROBOSUITE_KWARGS
-from offrl.envs.tasks import env_args_named as env_args_named
-from offrl.envs.tasks import tasks_of as tasks_of
+from offrl.envs.gymnasium import close  # noqa: F401 (this and the next are named from here)
+from offrl.envs.tasks import ROBOSUITE_KWARGS, env_args_named, tasks_of  # noqa: F401
 from offrl.modules import check_allowed
 from offrl.registry import ENVS, shown
 
-__all__ = [
-    "ROBOSUITE_KWARGS",
-    "close",
-    "env_args_named",
-    "make_env",
-    "maybe_metaworlds",
-    "tasks_of",
-]
-
 log = logging.getLogger(__name__)
 
-# What robomimic's `env_args["type"]` numbers mean. A name, also one of a user's own module that
-# registers in ENVS, serves as well.
+# The meaning of numbers in robomimic's `env_args["type"]`. A name, also one of a user's own module
+# that registers in ENVS, serves as well.
 ROBOMIMIC_TYPES: dict[Any, str] = {1: "robosuite", 2: "gymnasium"}
 
 

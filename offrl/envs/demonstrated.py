@@ -50,34 +50,27 @@ class DemonstratedGoals(gymnasium.Env):
         if self._second is None:
             make: Any = type(self)
             self._second = make(*self._given)
+        env, policy = self._second, ExpertPolicy(expert)
         try:
-            goal = _solved(self._second, ExpertPolicy(expert), self._seed)
+            obs, _ = env.reset(seed=self._seed)
+            policy.start_episode(seed=self._seed)
+            for _ in range(LONGEST):
+                obs, _, terminated, truncated, _ = env.step(policy(obs))
+                if env.is_success()["task"]:
+                    return obs
+                if terminated or truncated:
+                    break
         except Exception as error:
             raise Misfit(
                 f"{task}: its demonstrator cannot act in this environment: {describe(error)}"
             ) from error
-        if goal is None:
-            raise Misfit(
-                f"{task}: its demonstrator fails with seed {self._seed}, so there is no goal to "
-                "give; take another seed, or define get_goal in an environment of your own"
-            )
-        return goal
+        raise Misfit(
+            f"{task}: its demonstrator fails with seed {self._seed}, so there is no goal to "
+            "give; take another seed, or define get_goal in an environment of your own"
+        )
 
     def close(self) -> None:
         if self._second is not None:
             self._second.close()
             self._second = None
         super().close()
-
-
-def _solved(env: Any, policy: ExpertPolicy, seed: int) -> Obs | None:
-    """Return the observation in which ``policy`` succeeds; ``None`` if it does not."""
-    obs, _ = env.reset(seed=seed)
-    policy.start_episode(seed=seed)
-    for _ in range(LONGEST):
-        obs, _, terminated, truncated, _ = env.step(policy(obs))
-        if env.is_success()["task"]:
-            return obs
-        if terminated or truncated:
-            break
-    return None

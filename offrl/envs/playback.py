@@ -116,7 +116,13 @@ class ActionReplay:
                 "neither states nor the attribute seed say where it begins; record with one of them"
             )
         for step, action in enumerate(self.demo["actions"]):
-            self.divergence.append(self._difference(obs, step))
+            if "states" in self.demo and hasattr(self.env, "get_state"):
+                recorded, replayed = self.demo["states"][step], self.env.get_state()["states"]
+                gaps = [np.abs(recorded - replayed)[1:].max()]  # the first is the time
+            else:
+                pairs = [(self.demo.get(f"obs/{key}"), value) for key, value in obs.items()]
+                gaps = [np.abs(a[step] - b).max() for a, b in pairs if a is not None]
+            self.divergence.append(float(max(gaps, default=np.nan)))
             yield step
             obs, *_ = stepped(self.env.step(action))
             said = said_success(self.env.is_success()["task"])
@@ -126,14 +132,6 @@ class ActionReplay:
         """Yield a frame ``[H, W, 3]`` before each action."""
         for _ in self:
             yield frame(self.env, cameras, size)
-
-    def _difference(self, obs: Any, step: int) -> float:
-        if "states" in self.demo and hasattr(self.env, "get_state"):
-            recorded, replayed = self.demo["states"][step], self.env.get_state()["states"]
-            return float(np.abs(recorded - replayed)[1:].max())  # the first is the time
-        pairs = [(self.demo.get(f"obs/{key}"), value) for key, value in obs.items()]
-        gaps = [np.abs(a[step] - b).max() for a, b in pairs if a is not None]
-        return float(max(gaps, default=np.nan))
 
 
 def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.ndarray:

@@ -39,13 +39,8 @@ CHANGED = {
 }
 EARLIER_OBJECTS = "offrl_earlier_objects"  # in env_kwargs: ``object`` is laid out as before 1.5
 # What stood last among an object's sensors, and what had another sign.
-LAST = (
-    "cubeA_to_cubeB",
-    "hinge_qpos",
-    "handle_qpos",
-    "payload_in_target_bin",
-    "trash_in_trash_bin",
-)
+LAST = ["cubeA_to_cubeB", "hinge_qpos", "handle_qpos"]
+LAST += ["payload_in_target_bin", "trash_in_trash_bin"]
 NEGATED = {"gripper_to_cube_pos"}
 _OLD_MODEL = re.compile(r'name="(mount\d+_base|gripper\d+_(eef|grip_site))"')
 _OF_ROBOT = re.compile(r"(robot|gripper|mount|fixed_mount)\d+_")
@@ -76,12 +71,10 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
     robots = [robots] if isinstance(robots, str) else list(robots or ())
     per_robot = configs if isinstance(configs, (list, tuple)) else [configs] * len(robots)
     task = REGISTERED_ENVS.get(env_name)
-    given = inspect.signature(task).parameters.get("gripper_types") if task else None
-    has_grippers = kwargs.get("gripper_types", given.default if given else "default") is not None
-    kwargs["controller_configs"] = [
-        _robot_controller(config, robot, has_grippers)
-        for config, robot in zip(per_robot, robots, strict=False)
-    ]
+    types = inspect.signature(task).parameters.get("gripper_types") if task else None
+    has_grippers = kwargs.get("gripper_types", types.default if types else "default") is not None
+    given = zip(per_robot, robots, strict=False)
+    kwargs["controller_configs"] = [_robot_controller(*own, has_grippers) for own in given]
     kwargs[EARLIER_OBJECTS] = True
     if "mount_types" in kwargs:
         kwargs["base_types"] = kwargs.pop("mount_types")

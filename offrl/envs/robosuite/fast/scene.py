@@ -29,14 +29,8 @@ from offrl.envs import say_once
 from offrl.envs.robosuite.fast.sensors import undisturbed
 from offrl.envs.robosuite.versions import is_earlier, model_for_installed
 
-REPEATED = (
-    "reset",
-    "reset_from_xml_string",
-    "edit_model_xml",
-    "close",
-    "_initialize_sim",
-    "_reset_observables",
-)
+REPEATED = ["reset", "reset_from_xml_string", "edit_model_xml", "close"]
+REPEATED += ["_initialize_sim", "_reset_observables"]
 LARGE = 2**20  # bytes; meshes, textures and their trees: nothing in robosuite writes there
 VISUAL = ("headlight", "map", "quality", "rgba", "scale")  # "global_" is the renderers' own
 _PATCHES = threading.RLock()  # held while attributes of robosuite's classes are others

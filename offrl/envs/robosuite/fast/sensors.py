@@ -49,8 +49,8 @@ class Sensors:
             if OBJECT in asked:
                 asked |= {sensor.name for sensor in self._enabled(OBJECT)}
             needed = self._with_what_they_read(asked)
-            others = (s for s in self._enabled() if s.name not in needed and s.modality != IMAGE)
-            self._leave_out(others)
+            enabled = self._enabled()
+            self._leave_out(s for s in enabled if s.name not in needed and s.modality != IMAGE)
 
     def _enabled(self, modality: str | None = None) -> list[Any]:
         sensors = self.env._observables.values()

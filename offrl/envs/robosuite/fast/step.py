@@ -112,12 +112,9 @@ class FastStep:
             return
         self._parts, self.why_plain, self._arms = parts, unknown(self.env), []
         if self.why_plain is None:
-            self._arms = [
-                _Arm(robot, name)
-                for robot in robots
-                for name, controller in robot.part_controllers.items()
-                if type(controller) is OperationalSpaceController
-            ]
+            for robot in robots:
+                controllers, kind = robot.part_controllers, OperationalSpaceController
+                self._arms += [_Arm(robot, x) for x, c in controllers.items() if type(c) is kind]
             self.why_plain = next((why for arm in self._arms if (why := arm.unknown())), None)
         if self.why_plain is not None:
             self._say(f"{type(self.env).__name__}: robosuite's own steps, as {self.why_plain}")
