@@ -35,5 +35,5 @@ def test_arms_learn_in_processes(name, monkeypatch):
     again = Trainer(config, name, "sac", num_steps=60)
     again.restore(state)
     for key, shown in trainer.obs.items():
-        np.testing.assert_array_equal(again._obs[key], shown)
+        np.testing.assert_array_equal(again.obs[key], shown)
     again.close()
