@@ -67,11 +67,8 @@ class RayPool(EnvPool):
             raise ValueError(f"the policy cannot be sent to Ray's actors: {why}") from None
         return super().run(requests, policy)
 
-    def _num_workers(self, policy: Policy) -> int:
-        return self.num_workers  # each has a policy of its own
-
     def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
-        for slot in super()._slots(policy, num_episodes):
+        for slot in range(min(self.num_workers, num_episodes)):  # each has a policy of its own
             self._start(slot)
         reports = [worker.report for worker in self._workers.values()]
         wait(reports, START_S)

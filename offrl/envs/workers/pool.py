@@ -63,7 +63,7 @@ class EnvPool(AbstractContextManager):
         """Take one step, and raise ``ValueError`` if environment and policy do not go together.
         Meanwhile the workers for the coming episodes start, so that these need not wait."""
         policy = as_policy(policy)
-        for slot in range(min(self._num_workers(policy), num_episodes)):
+        for slot in self._slots(policy, num_episodes):
             self._start(slot)
         for result in self.run([EpisodeRequest(seed=0, horizon=1)], policy):
             if result.error:
@@ -116,17 +116,13 @@ class EnvPool(AbstractContextManager):
             if self._jobs is jobs:  # the caller stopped early: these wait in mid-episode
                 self._kill(*jobs)
 
-    def _num_workers(self, policy: Policy) -> int:
-        limit = policy.num_environments
-        if limit is None or limit >= self.num_workers:
-            return self.num_workers
-        reduced = f"{policy}: workers reduced to {limit}; it serves no more environments at a time"
-        say_once(logging.INFO, reduced)
-        return limit
-
     def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
         """Return the numbers of the workers for so many episodes."""
-        return range(min(self._num_workers(policy), num_episodes))
+        limit = policy.num_environments or self.num_workers
+        if limit < self.num_workers:
+            serves = "it serves no more environments at a time"
+            say_once(logging.INFO, f"{policy}: workers reduced to {limit}; {serves}")
+        return range(min(limit, self.num_workers, num_episodes))
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
         self._start(slot)
