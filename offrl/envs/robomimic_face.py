@@ -47,8 +47,6 @@ class RobomimicFace:
         kwargs = json.dumps(self.serialize()["env_kwargs"], sort_keys=True, indent=4, default=str)
         return f"{self.name}\n{kwargs}"
 
-    # -- an episode -------------------------------------------------------------------------------
-
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
         """Begin an episode, with a seed always the same one, and return its first observation."""
         obs, _ = self._env.reset(seed=seed)
@@ -85,8 +83,6 @@ class RobomimicFace:
         self._obs, self._reward, self._done = obs, reward, done
         return obs
 
-    # -- states and goals -------------------------------------------------------------------------
-
     def get_state(self) -> dict[str, Any]:
         return self._method("get_state")()
 
@@ -109,8 +105,6 @@ class RobomimicFace:
             kind = type(self._env.unwrapped).__name__
             raise NotImplementedError(f"{kind} has no {name}, which not every simulator gives")
         return self._env.get_wrapper_attr(name)
-
-    # -- pictures ---------------------------------------------------------------------------------
 
     def render(
         self,
@@ -144,8 +138,6 @@ class RobomimicFace:
         cv2.imshow(self.name, image[..., ::-1])
         cv2.waitKey(1)
         return None
-
-    # -- what it is -------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
