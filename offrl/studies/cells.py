@@ -75,16 +75,15 @@ class Plan:
     def __init__(self, study: StudyConfig, beside: Path):
         self.study, self.beside = study, beside
         self.configs = [config for entry in study.configs for config in self._configs(entry)]
-        names = [config.name for config in self.configs]
-        space = study.search.space if study.search else {}
-        for name in space:
-            if name not in names:
-                have = ", ".join(names)
-                raise ValueError(f"search.space.{name}: no such config; there are {have}")
-        self.searched: dict[str, StudiedConfig] = {}  #: The configs that are searched for.
+        named: dict[str, StudiedConfig] = {}
         for config in self.configs:
-            if config.name in space:
-                self.searched.setdefault(config.name, config)
+            named.setdefault(config.name, config)
+        space = study.search.space if study.search else {}
+        if strange := [name for name in space if name not in named]:
+            known = ", ".join(named)
+            raise ValueError(f"search.space.{strange[0]}: no such config; there are {known}")
+        #: The configs that are searched for, by their names.
+        self.searched = {name: config for name, config in named.items() if name in space}
 
     def cells(self, found: Mapping[str, SearchResult] | None = None) -> list[Cell]:
         """List the cells, each once.

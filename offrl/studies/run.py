@@ -39,7 +39,7 @@ PROGRAM = (
 )
 
 
-class Process:
+class LocalTraining:
     """A cell's training in a process of its own, which ends with this one. Its messages go to
     ``log.txt`` in the cell's folder.
 
@@ -50,12 +50,11 @@ class Process:
     def __init__(self, folder: Path, run: Path | None, num_threads: int, modules: Path):
         self._messages = open(folder / "log.txt", "a+", encoding="utf-8", errors="replace")
         self._begin = self._messages.seek(0, os.SEEK_END)
-        environ = dict.fromkeys(ONE_THREAD, str(num_threads))
         what = ["--resume", str(run)] if run else ["--config", str(folder / CONFIG)]
         first = [str(os.getpid()), str(modules.resolve())]
         self._process = subprocess.Popen(
             [*program(PROGRAM), *first, "train", *what],
-            env=os.environ | environ,
+            env=os.environ | dict.fromkeys(ONE_THREAD, str(num_threads)),
             stdin=subprocess.DEVNULL,
             stdout=self._messages,
             stderr=self._messages,
@@ -90,7 +89,7 @@ class Process:
             self._messages.close()
 
 
-Job = Process | RemoteTraining
+Job = LocalTraining | RemoteTraining
 
 
 @dataclass
@@ -195,17 +194,13 @@ class CellRunner:
         with other settings."""
         folder = self.output / cell.name
         run = read_run(folder)
-        is_finished = run is not None and run.is_finished
-        if cell.problem and is_finished:
-            return ""  # it is none of a training that came to its end before
-        why = problem_of(cell)
-        if run is None or why and not is_finished:
-            return why
+        if run is None or cell.problem:  # which is none of a training that came to its end before
+            return "" if run and run.is_finished else problem_of(cell)
         try:
-            changed = why or _changed(cell, folder / CONFIG, run)
+            changed = _changed(cell, folder / CONFIG, run)
         except (ValueError, OSError) as error:
             changed = str(error)
-            if not is_finished:
+            if not run.is_finished:
                 return changed
         if changed:
             raise ValueError(

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
     from offrl.reports.results import FINISHED
-    from offrl.studies.run import CellRunner, Process, problem_of
+    from offrl.studies.run import CellRunner, LocalTraining, problem_of
     from offrl.studies.search import search
     from offrl.studies.table import CONFIG, TABLE
     from offrl.training.remote import RemoteTraining, on_ray
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
                 return train_there(config.to_dict(), run)
         else:
             cores = len(os.sched_getaffinity(0))
-            start = partial(Process, num_threads=threads, modules=beside)  # type: ignore[assignment]
+            start = partial(LocalTraining, num_threads=threads, modules=beside)  # type: ignore[assignment]
         command = shlex.join(["offrl", "study", str(args.file)])
         runner = CellRunner(output, args.jobs or max(1, cores // threads), start, command)
         for cell in planned:
