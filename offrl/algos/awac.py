@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config.algo import CriticConfig, TDConfig
 from offrl.config.networks import ActorConfig
@@ -38,7 +38,18 @@ class AWAC(ActorCritic):
         self.add_critics()
         self.add_stochastic_actor()
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def advantage(self, q: Tensor, features: Tensor, pi: Any) -> Tensor:
+        """Compute ``A(s, a) = Q(s, a) - V(s)`` ``[B, 1]`` by the least of the critics. ``V`` is the
+        mean of the values of the policy's own actions."""
+        with torch.no_grad():
+            own = pi.repeated(self.num_policy_actions).sample()
+            v = self.nets["critic"](features, own).amin(0).mean(1, keepdim=True)
+        return q.detach().amin(0) - v
+
+    def weight(self, advantage: Tensor) -> Tensor:
+        return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)
+
+    def update(self, batch: Batch) -> Info:
         nets, obs = self.nets, batch["obs"]
         with torch.no_grad():
             next_actions = nets[self.NEXT_ACTOR](batch["next_obs"])[0].sample()
@@ -46,25 +57,16 @@ class AWAC(ActorCritic):
         features = nets["critic"].encode(obs)
         q_losses, q = self.critic_losses(batch | {"obs": features}, target)
         pi, _ = nets["actor"](obs)
-        advantage = q.detach().amin(0) - self._own_value(features, pi)
-        weight = self._weight(advantage)
-        actor_loss = -(weight * pi.log_prob(batch["actions"])).mean()
+        advantage = self.advantage(q, features, pi)
+        weight = self.weight(advantage)
+        pi_loss = -(weight * pi.log_prob(batch["actions"])).mean()
 
         info = self.optimize_critics(batch, q_losses)
         self.update_targets()
         return info | {
-            "loss": info["loss"] + actor_loss.detach(),
-            "Actor/Loss": actor_loss,
-            "Actor/Grad_Norms": self.optimize("actor", actor_loss),
+            "loss": info["loss"] + pi_loss.detach(),
+            "Actor/Loss": pi_loss,
+            "Actor/Grad_Norms": self.optimize("actor", pi_loss),
             "Actor/Advantage": advantage.mean(),
             "Actor/Weight": weight.mean(),
         }
-
-    def _own_value(self, features: Tensor, pi: Any) -> Tensor:
-        """The mean of the least value of the policy's own actions, ``[B, 1]``."""
-        with torch.no_grad():
-            own = pi.repeated(self.num_policy_actions).sample()
-            return self.nets["critic"](features, own).amin(0).mean(1, keepdim=True)
-
-    def _weight(self, advantage: Tensor) -> Tensor:
-        return (advantage / self.algo_config.lam).exp().clamp(max=LARGEST_WEIGHT)

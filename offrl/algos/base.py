@@ -16,6 +16,9 @@ from offrl.normalize import CONVERSIONS, rot_6d_to_matrix
 if TYPE_CHECKING:
     from offrl.algos.shared.model import Networks
 
+Batch = dict[str, Any]  # what ``process_batch_for_training`` made and ``update`` learns from
+Info = dict[str, Tensor | None]  # numbers for the log, by their names there
+
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     """Take the mean of values ``[B, T]``; with a mask ``[B, T, 1]``, over the steps where it is

@@ -12,15 +12,17 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import Obs, PolicyAlgo, Seen, masked_mean, register_algo_factory_func
-from offrl.config import AlgoConfig, Count, Section
-from offrl.config.networks import (
-    GaussianConfig,
-    GMMConfig,
-    RNNConfig,
-    TransformerConfig,
-    VAEConfig,
+from offrl.algos.base import (
+    Batch,
+    Info,
+    Obs,
+    PolicyAlgo,
+    Seen,
+    masked_mean,
+    register_algo_factory_func,
 )
+from offrl.config import AlgoConfig, Count, Section
+from offrl.config.networks import GaussianConfig, GMMConfig, RNNConfig, TransformerConfig, VAEConfig
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
@@ -35,6 +37,18 @@ LOG_NAMES = {  # of the terms of losses; robomimic's
     "variance": "Encoder_Variance",
     "temperature": "Gumbel_Temperature",
 }
+
+
+def vae_loss(
+    net: Any, config: VAEConfig, epoch: int | None, obs: Any, target: Any, is_frozen: bool = False
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute a VAE's loss, ``reconstruction + kl_weight KL``, and the means of its terms.
+
+    is_frozen: do not train the posterior.
+    """
+    terms = net.losses(obs, target, config.prior.temperature(epoch or 0), is_frozen)
+    terms = {name: term.mean() for name, term in terms.items()}
+    return terms["reconstruction"] + config.kl_weight * terms["kl"], terms
 
 
 class LossConfig(Section):
@@ -169,7 +183,7 @@ class BC(PolicyAlgo):
             return slice(context), slice(context - 1, 2 * context - 1), slice(None), 0
         return slice(context), slice(context), slice(None), -1
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
         terms = {term: masked_mean(v, batch["pad_mask"]) for term, v in losses(batch).items()}
         weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
@@ -179,7 +193,7 @@ class BC(PolicyAlgo):
             logs["Log_Likelihood"] = -terms["nll"]
         return {"loss": loss, **logs, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
-    def _actor_losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def _actor_losses(self, batch: Batch) -> dict[str, Tensor]:
         *_, answers, _ = self._steps()
         pi, _ = self.nets["policy"](batch["obs"], answers=answers)
         losses = {}
@@ -189,7 +203,7 @@ class BC(PolicyAlgo):
                 losses[term] = pi.loss(term, batch["actions"])
         return losses
 
-    def _vae_losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def _vae_losses(self, batch: Batch) -> dict[str, Tensor]:
         temperature = self.algo_config.vae.prior.temperature(self.epoch)
         return self.nets["policy"].losses(batch["obs"], batch["actions"], temperature)
 
@@ -234,38 +248,36 @@ class BC(PolicyAlgo):
         return head.low_noise_eval and not self.explores
 
 
-# Names by which scripts for robomimic know a policy; ``BC`` is all that they do. A variant that
-# robomimic lacks has the name of the nearest: a VAE's own, whatever its trunk is, and its trunk's
-# for a Gaussian head behind an RNN or a Transformer.
+# Names by which scripts for robomimic know a policy; ``BC`` does all of it. A variant that robomimic
+# lacks has the name of the nearest one.
 
 
 class BC_Gaussian(BC):
-    """robomimic's name for a Gaussian head behind an MLP."""
+    """A Gaussian head behind an MLP."""
 
 
 class BC_GMM(BC_Gaussian):
-    """robomimic's name for a mixture head behind an MLP."""
+    """A mixture head behind an MLP."""
 
 
 class BC_VAE(BC):
-    """robomimic's name for a VAE; with any trunk."""
+    """A VAE, with any trunk."""
 
 
 class BC_RNN(BC):
-    """robomimic's name for a deterministic head behind an RNN; here of a Gaussian one as well."""
+    """A deterministic or a Gaussian head behind an RNN."""
 
 
 class BC_RNN_GMM(BC_RNN):
-    """robomimic's name for a mixture head behind an RNN."""
+    """A mixture head behind an RNN."""
 
 
 class BC_Transformer(BC):
-    """robomimic's name for a deterministic head behind a Transformer; here of a Gaussian one as
-    well."""
+    """A deterministic or a Gaussian head behind a Transformer."""
 
 
 class BC_Transformer_GMM(BC_Transformer):
-    """robomimic's name for a mixture head behind a Transformer."""
+    """A mixture head behind a Transformer."""
 
 
 @register_algo_factory_func("bc")

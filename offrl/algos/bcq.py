@@ -9,20 +9,22 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import Generators, PolicyAlgo, Seen, register_algo_factory_func
-from offrl.algos.shared.distributional import DistributionalCritic
+from offrl.algos.base import Batch, Generators, Info, PolicyAlgo, Seen
+from offrl.algos.bc import LOG_NAMES, vae_loss
+from offrl.algos.shared.distributional import DistributionalCritic, register_distributional
 from offrl.algos.shared.td import TDLearner
 from offrl.config import Count, OptimConfig, Section
 from offrl.config.algo import (
     DistributionalCriticConfig,
-    StagedOptimConfig,
-    TDConfig,
+    StagedTDConfig,
     WeightedCriticConfig,
     WeightedEnsembleConfig,
     learning_rates,
 )
 from offrl.config.networks import GMMConfig, VAEConfig
 from offrl.lazy import Tensor, torch
+
+TERMS = LOG_NAMES | {"reconstruction": "Reconsruction_Loss"}  # robomimic's spelling
 
 
 class BCQCriticConfig(WeightedCriticConfig, DistributionalCriticConfig):
@@ -52,10 +54,9 @@ class PerturbationConfig(Section):
     """Sizes of the hidden layers of that network."""
 
 
-class BCQConfig(TDConfig):
+class BCQConfig(StagedTDConfig):
     ALGO_NAME = "bcq"
 
-    optim_params: dict[str, StagedOptimConfig] = {}
     OPTIMIZERS = learning_rates(critic=1e-3, action_sampler=1e-3, actor=1e-3, staged=True)
     critic: BCQCriticConfig = BCQCriticConfig(ensemble=WeightedEnsembleConfig(weight=0.75))
     action_sampler: ActionSamplerConfig = ActionSamplerConfig()
@@ -74,92 +75,31 @@ class BCQConfig(TDConfig):
 
 
 class BCQ(TDLearner, PolicyAlgo):
+    """``action_sampler``: a model of the data's actions; ``actor``: the perturbation, if any."""
+
     algo_config: BCQConfig
 
     def _create_networks(self) -> None:
-        config, spec = self.algo_config, self.obs_spec
+        config = self.algo_config
         self.add_critics()
         # robomimic's order: the mixture wins where both are enabled, as the VAE is by default.
         self._has_gmm = config.action_sampler.gmm.enabled
         make = models.actor_from_config if self._has_gmm else models.vae_from_config
-        self.nets["action_sampler"] = make(
-            config.action_sampler, spec, self.ac_dim, self.num_frames
-        )
+        sizes = self.obs_spec, self.ac_dim
+        self.nets["action_sampler"] = make(config.action_sampler, *sizes, self.num_frames)
         if config.actor.enabled:
-            self.nets["actor"] = models.PerturbationActor(
-                spec,
-                self.ac_dim,
-                config.actor.layer_dims,
-                config.actor.perturbation_scale,
-                self.num_frames,
-            )
+            options = config.actor.layer_dims, config.actor.perturbation_scale
+            self.nets["actor"] = models.PerturbationActor(*sizes, *options, self.num_frames)
             self.add_target("actor")
 
     def _optim_params(self) -> dict[str, OptimConfig]:
         optims = super()._optim_params()
         return {name: o for name, o in optims.items() if name != "actor" or name in self.nets}
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        parts = [self._train_sampler(batch)]
-        training = self.nets.training
-        self.nets["action_sampler"].eval()  # its randomizers rest while it proposes
-        parts.append(self._train_critics(batch))
-        if "actor" in self.nets:
-            parts.append(self._train_actor(batch))
-        self.nets["action_sampler"].train(training)
-        for name in filter(self.trains, self._targets):
-            self.update_targets(name)
-        loss = sum(part["loss"] for part in parts)
-        return {k: v for part in parts for k, v in part.items()} | {"loss": loss}
+    # -- proposals --------------------------------------------------------------------------------
 
-    def _train_sampler(self, batch: dict[str, Any]) -> dict[str, Any]:
-        obs, actions = batch["obs"], batch["actions"]
-        config, sampler = self.algo_config.action_sampler, self.nets["action_sampler"]
-        if self._has_gmm:
-            loss, info = -sampler(obs)[0].log_prob(actions).mean(), {}
-        else:
-            # The posterior sees the step's one observation and its action.
-            is_frozen = 0 <= config.freeze_encoder_epoch <= self.epoch
-            temperature = config.vae.prior.temperature(self.epoch)
-            terms = sampler.losses(obs, actions, temperature, is_frozen)
-            info = {name: term.mean() for name, term in terms.items()}
-            loss = info["reconstruction"] + config.vae.kl_weight * info["kl"]
-        names = {
-            "reconstruction": "Reconsruction_Loss",  # robomimic's spelling
-            "kl": "KL_Loss",
-            "variance": "Encoder_Variance",
-            "temperature": "Gumbel_Temperature",
-        }
-        logs = {f"Action_Sampler/{names[k]}": v for k, v in info.items()}
-        logs["Action_Sampler/Grad_Norms"] = self.optimize("action_sampler", loss)
-        return logs | {"Action_Sampler/Loss": loss, "loss": loss.detach()}
-
-    def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
-        num = self.algo_config.critic.num_action_samples
-        with torch.no_grad():
-            proposals = self._propose(batch["next_obs"], num, "actor_target")
-            target = self.backup(batch, proposals)
-        losses, _ = self.critic_losses(batch, target)
-        return self.optimize_critics(batch, losses) | {"Critic/Q_Targets": target.mean()}
-
-    def _train_actor(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The perturbation climbs the first critic (deterministic policy gradient)."""
-        obs = batch["obs"]
-        with torch.no_grad():
-            proposals = self._sample(obs, 1)
-        perturbed = self.nets["actor"](obs, proposals)
-        loss = -self.nets["critic"].first(obs, perturbed).mean()
-        norm = self.optimize("actor", loss)
-        return {"Actor/Loss": loss, "Actor/Grad_Norms": norm, "loss": loss.detach()}
-
-    def _propose(
-        self, obs: Any, num_samples: int, actor: str, generators: Generators = None
-    ) -> Tensor:
-        """Actions ``[B, num_samples, A]``, perturbed by ``actor``."""
-        actions = self._sample(obs, num_samples, generators)
-        return self.nets[actor](obs, actions) if "actor" in self.nets else actions
-
-    def _sample(self, obs: Any, num_samples: int, generators: Generators = None) -> Tensor:
+    def sample(self, obs: Any, num_samples: int, generators: Generators = None) -> Tensor:
+        """Draw actions ``[B, num_samples, A]`` from the model of the data's."""
         sampler = self.nets["action_sampler"]
         if not self._has_gmm:
             return sampler.sample(obs, None, generators, num_samples)[0]
@@ -168,34 +108,82 @@ class BCQ(TDLearner, PolicyAlgo):
             pi = pi.low_noise()
         return pi.repeated(num_samples).sample(generators)
 
-    # -- acting -----------------------------------------------------------------------------------
+    def propose(
+        self, obs: Any, num_samples: int, actor: str, generators: Generators = None
+    ) -> Tensor:
+        """Draw actions ``[B, num_samples, A]``, perturbed by the network ``actor``."""
+        actions = self.sample(obs, num_samples, generators)
+        return self.nets[actor](obs, actions) if "actor" in self.nets else actions
 
     def best_action(self, obs: Any, generators: Generators = None) -> tuple[Tensor, Tensor]:
-        """The first critic's value ``[B, 1]`` of the best proposal ``[B, A]``, for observations as
-        networks see them."""
+        """Give the first critic's value ``[B, 1]`` of the best proposal, and that ``[B, A]``, for
+        observations as networks see them."""
         num = self.algo_config.critic.num_action_samples_rollout
-        proposals = self._propose(obs, num, "actor", generators)
+        proposals = self.propose(obs, num, "actor", generators)
         value, best = self.nets["critic"].first(obs, proposals).max(1, keepdim=True)
         return value, proposals.take_along_dim(best[..., None], dim=1)[:, 0]
+
+    # -- losses -----------------------------------------------------------------------------------
+
+    def sampler_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of the model of the data's actions, and its terms."""
+        config, sampler = self.algo_config.action_sampler, self.nets["action_sampler"]
+        obs, actions = batch["obs"], batch["actions"]
+        if self._has_gmm:
+            return -sampler(obs)[0].log_prob(actions).mean(), {}
+        is_frozen = 0 <= config.freeze_encoder_epoch <= self.epoch
+        return vae_loss(sampler, config.vae, self.epoch, obs, actions, is_frozen)
+
+    def q_target(self, batch: Batch) -> Tensor:
+        """Compute ``r + gamma max Q'(s', a')`` over proposals ``a'``."""
+        num = self.algo_config.critic.num_action_samples
+        return self.backup(batch, self.propose(batch["next_obs"], num, "actor_target"))
+
+    def actor_loss(self, obs: Any) -> Tensor:
+        """Compute ``-Q(s, a + xi(s, a))`` of a proposal ``a`` (deterministic policy gradient)."""
+        with torch.no_grad():
+            proposals = self.sample(obs, 1)
+        return -self.nets["critic"].first(obs, self.nets["actor"](obs, proposals)).mean()
+
+    # -- updates ----------------------------------------------------------------------------------
+
+    def update(self, batch: Batch) -> Info:
+        sampler, is_training = self.nets["action_sampler"], self.nets.training
+        loss, terms = self.sampler_loss(batch)
+        info: Info = {f"Action_Sampler/{TERMS[name]}": term for name, term in terms.items()}
+        info["Action_Sampler/Grad_Norms"] = self.optimize("action_sampler", loss)
+        info["Action_Sampler/Loss"] = loss
+
+        sampler.eval()  # its randomizers rest while it proposes
+        with torch.no_grad():
+            target = self.q_target(batch)
+        info |= self.optimize_critics(batch, self.critic_losses(batch, target)[0])
+        info |= {"Critic/Q_Targets": target.mean(), "loss": loss.detach() + info["loss"]}
+        if "actor" in self.nets:
+            info["Actor/Loss"] = actor_loss = self.actor_loss(batch["obs"])
+            info["Actor/Grad_Norms"] = self.optimize("actor", actor_loss)
+            info["loss"] = info["loss"] + actor_loss.detach()
+        sampler.train(is_training)
+        for name in filter(self.trains, self._targets):
+            self.update_targets(name)
+        return info
+
+    # -- acting -----------------------------------------------------------------------------------
 
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
         obs = self.prepare(seen.obs, seen.goal)
         return self.best_action(obs, seen.generators)[1], seen.state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
-        """The value of the best proposal, ``[B, 1]``."""
+        """Give the value of the best proposal, ``[B, 1]``."""
         return self.best_action(self.prepare_states(obs_dict, goal_dict))[0]
 
 
+@register_distributional(BCQConfig, plain=BCQ)
 class DistributionalBCQ(DistributionalCritic, BCQ):
-    pass
+    """BCQ with a critic that learns distributions of returns."""
 
 
 # robomimic's names
 BCQ_Distributional = DistributionalBCQ
 BCQ_GMM = BCQ  # whose VAE has a mixture as its prior
-
-
-@register_algo_factory_func("bcq")
-def algo_config_to_class(algo_config: BCQConfig) -> tuple[type[BCQ], dict[str, Any]]:
-    return (DistributionalBCQ if algo_config.critic.distributional.enabled else BCQ), {}

@@ -4,7 +4,7 @@ actions down no further than the return that the data's behaviour reached."""
 from collections.abc import Mapping
 from typing import Any
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, register_algo
 from offrl.algos.cql import CQL, CQLConfig, CQLCriticConfig
 from offrl.lazy import Tensor, torch
 
@@ -30,7 +30,7 @@ class CalQL(CQL):
         returns = self.to_device(self.needed(batch, "returns")).flatten(1)[:, now : now + 1]
         return super().process_batch_for_training(batch) | {"returns": returns}
 
-    def _calibrated(self, q: Tensor, batch: dict[str, Any]) -> Tensor:
-        """``max(Q(s, a), V^mu(s))`` for the policy's actions (equation 5.1)."""
+    def calibrated(self, q: Tensor, batch: Batch) -> Tensor:
+        """Compute ``max(Q(s, a), V^mu(s))`` for the policy's actions (equation 5.1)."""
         random, policy = q.tensor_split([self.algo_config.critic.num_random_actions], dim=-1)
         return torch.cat([random, torch.maximum(policy, batch["returns"])], dim=-1)

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig
-from offrl.config import Count, OptimConfig
+from offrl.config import Count
 from offrl.config.algo import TDConfig, learning_rates
 from offrl.lazy import Tensor, torch
 
@@ -63,74 +63,63 @@ class CQL(SACN):
 
     algo_config: CQLConfig
 
+    NUMBERS = SACN.NUMBERS | {"cql": "critic"}
+
     def _create_networks(self) -> None:
         super()._create_networks()
         gap = self.algo_config.critic.target_q_gap
         if gap is not None and gap >= 0:
             self.nets["cql"] = models.Scalar(0.0)
 
-    def _optim_params(self) -> dict[str, OptimConfig]:
-        given = super()._optim_params()
-        if "cql" in self.nets:
-            given |= learning_rates(cql=given["critic"].learning_rate.initial)
-        return given
-
-    def _next_value(self, batch: dict[str, Any], next_pi: Any) -> Tensor:
+    def next_value(self, batch: Batch, next_pi: Any) -> Tensor:
         config = self.algo_config.critic
+        if config.num_action_samples == 1 and config.target_action == "sample":
+            return super().next_value(batch, next_pi)
+        actions = next_pi.mode()
         if config.num_action_samples > 1:
             actions, _ = next_pi.rsample(config.num_action_samples)
-        elif config.target_action == "mean":
-            actions = next_pi.mode()
-        else:
-            return super()._next_value(batch, next_pi)
         q = self.nets["critic_target"](batch["next_obs"], actions)
         return q.amax(-1, keepdim=True).amin(0)
 
-    def _critic_losses(
-        self, batch: dict[str, Any], target: Tensor, next_pi: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Temporal differences, and the gap between a soft maximum of Q and Q of the data."""
+    def q_losses(self, batch: Batch, target: Tensor, next_pi: Any) -> tuple[Tensor, Info]:
+        """Add the gap between a soft maximum of ``Q`` and ``Q`` of the data to temporal differences
+        (equation 4)."""
         config, obs = self.algo_config.critic, batch["obs"]
         with torch.no_grad():
-            proposals, log_density = self._proposals(self.nets["actor"](obs)[0], next_pi)
+            proposals, log_mu = self.proposals(self.nets["actor"](obs)[0], next_pi)
         # The data's action and all proposals of a state in one pass: [N, B, 1 + 3M].
         q = self.nets["critic"](obs, torch.cat([batch["actions"], proposals], dim=1))
-        q_data, q_proposed = q[..., :1], self._calibrated(q[..., 1:], batch)
-        soft_maximum = torch.logsumexp(q_proposed - log_density, dim=-1).mean(1)
+        q_data, q_proposed = q[..., :1], self.calibrated(q[..., 1:], batch)
+        soft_maximum = torch.logsumexp(q_proposed - log_mu, dim=-1).mean(1)
         gap = config.min_q_weight * (soft_maximum - q_data.mean((1, 2)))
         td_losses = self.td_losses(q_data, target, batch.get("weights"))
         if "cql" not in self.nets:
             return td_losses + config.cql_weight * gap, {}
-
         gap = gap - config.target_q_gap
         weight = self.nets["cql"]().exp().clamp(max=1e6)
-        info = {
-            "Critic/CQL_Weight": weight.squeeze(),
-            "Critic/CQL_Weight_Loss": -(weight * gap.detach()).mean(),
-        }
-        return td_losses + weight.detach() * gap, info
+        logs = {"Critic/CQL_Weight": weight.squeeze()}
+        logs["Critic/CQL_Weight_Loss"] = -(weight * gap.detach()).mean()
+        return td_losses + weight.detach() * gap, logs
 
-    def _train_critics(self, batch: dict[str, Any]) -> dict[str, Any]:
-        info = super()._train_critics(batch)
-        if "cql" in self.nets:
-            norm = self.optimize("cql", info["Critic/CQL_Weight_Loss"])
-            info["Critic/CQL_Grad_Norms"] = norm
-        return info
-
-    def _proposals(self, pi: Any, next_pi: Any) -> tuple[Tensor, Tensor]:
-        """Random actions and the policy's, of the next state and this one, ``[B, 3M, A]``, and
-        their log densities ``[B, 3M]`` (appendix F)."""
+    def proposals(self, pi: Any, next_pi: Any) -> tuple[Tensor, Tensor]:
+        """Draw random actions and the policy's, of the next state and this one, ``[B, 3M, A]``,
+        with their log densities ``[B, 3M]`` (appendix F)."""
         num = self.algo_config.critic.num_random_actions
         size, ac_dim = len(pi.mean), self.ac_dim
         random = 2 * torch.rand((num, size, ac_dim), device=self.device) - 1
-        actions, log_prob = pi.rsample(num)
-        next_actions, next_log_prob = next_pi.rsample(num)
-        uniform = log_prob.new_full((size, num), ac_dim * math.log(0.5))
-        return (
-            torch.cat([random.movedim(0, 1), next_actions, actions], dim=1),
-            torch.cat([uniform, next_log_prob, log_prob], dim=1),
-        )
+        actions, log_pi = pi.rsample(num)
+        next_actions, next_log_pi = next_pi.rsample(num)
+        uniform = log_pi.new_full((size, num), ac_dim * math.log(0.5))
+        proposals = torch.cat([random.movedim(0, 1), next_actions, actions], dim=1)
+        return proposals, torch.cat([uniform, next_log_pi, log_pi], dim=1)
 
-    def _calibrated(self, q: Tensor, batch: dict[str, Any]) -> Tensor:
-        """The proposals' values ``[N, B, 3M]`` as they enter the soft maximum."""
+    def calibrated(self, q: Tensor, batch: Batch) -> Tensor:
+        """Give the proposals' values ``[N, B, 3M]`` as they enter the soft maximum."""
         return q
+
+    def _train_critics(self, batch: Batch) -> Info:
+        info = super()._train_critics(batch)
+        if "cql" in self.nets:
+            weight_loss = info["Critic/CQL_Weight_Loss"]
+            info["Critic/CQL_Grad_Norms"] = self.optimize("cql", weight_loss)
+        return info

@@ -1,13 +1,12 @@
 """Critic-regularized regression (Wang et al., 2020, arXiv:2006.15134): clone the actions that the
 critic finds better than the policy's own."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from offrl.algos.awac import AWAC
-from offrl.algos.base import register_algo_factory_func
-from offrl.algos.shared.distributional import DistributionalCritic
+from offrl.algos.shared.distributional import DistributionalCritic, register_distributional
 from offrl.config import Count
 from offrl.config.algo import DistributionalCriticConfig, TDConfig
 from offrl.config.networks import ActorConfig
@@ -45,17 +44,13 @@ class CRR(AWAC):
     def num_policy_actions(self) -> int:  # type: ignore[override]
         return self.algo_config.m
 
-    def _weight(self, advantage: Tensor) -> Tensor:
+    def weight(self, advantage: Tensor) -> Tensor:
         config = self.algo_config
         if config.f == "binary":
             return (advantage > 0).float()
         return (advantage / config.beta).exp().clamp(max=config.max_weight)
 
 
+@register_distributional(CRRConfig, plain=CRR)
 class DistributionalCRR(DistributionalCritic, CRR):
-    pass
-
-
-@register_algo_factory_func("crr")
-def algo_config_to_class(algo_config: CRRConfig) -> tuple[type[CRR], dict[str, Any]]:
-    return (DistributionalCRR if algo_config.critic.distributional.enabled else CRR), {}
+    """CRR whose critic learns distributions of returns, as the paper's does."""

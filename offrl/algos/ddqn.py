@@ -6,13 +6,11 @@ not. The defaults are those of the code of Fujimoto et al. (2019, arXiv:1910.017
 target moves steadily instead of now and then. Of several critics the least value counts.
 """
 
-from typing import Any
-
 from offrl import models
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.action_values import ActionValues
 from offrl.config.algo import DISCRETE, CriticConfig, EnsembleConfig, TDConfig
-from offrl.lazy import Tensor, torch
+from offrl.lazy import torch
 
 
 class DDQNConfig(TDConfig):
@@ -32,7 +30,7 @@ class DDQN(ActionValues):
     def _create_networks(self) -> None:
         self.add_critics(models.DiscreteCritics)
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         with torch.no_grad():
             # r + gamma Q'(s', argmax_a Q(s', a))
             target = self.backup(batch, self.best_guess(batch["next_obs"]))

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.algos.shared.masks import masked
 from offrl.lazy import Tensor, torch
@@ -39,7 +39,7 @@ class DiscreteBCQ(DDQN):
             self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
         )
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         info = super().update(batch)
         pi, _ = self.nets["imitation"](batch["obs"])
         nll = -pi.log_prob(batch["actions"]).mean()

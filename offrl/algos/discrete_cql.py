@@ -4,11 +4,9 @@ values are pushed down where they are high and up on the data's actions.
 On double DQN; the paper's is on quantile regression.
 """
 
-from typing import Any
-
 from pydantic import Field
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.lazy import Tensor, torch
 
@@ -25,7 +23,7 @@ class DiscreteCQLConfig(DDQNConfig):
 class DiscreteCQL(DDQN):
     algo_config: DiscreteCQLConfig
 
-    def critic_losses(self, batch: dict[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
+    def critic_losses(self, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
         """alpha (log sum_a exp Q(s, a) - Q(s, a_data)), and temporal differences."""
         q = self.nets["critic"].values(batch["obs"])
         q_data = (q * batch["actions"].squeeze(1)).sum(-1, keepdim=True)

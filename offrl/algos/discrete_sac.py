@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from offrl import models
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig
 from offrl.algos.shared.masks import allowed, masked
 from offrl.config import Count
 from offrl.config.algo import DISCRETE, TDConfig, while_acting
 from offrl.config.networks import LayersConfig
 from offrl.lazy import Tensor, torch
+from offrl.specs import ObsSpec
 
 SHARE = 0.98  # of the largest entropy: the target
 
@@ -45,32 +46,34 @@ class DiscreteSAC(SACN):
     ACTIONS = ("discrete",)
     LOGS_GRADIENTS = False
 
-    def _create_networks(self) -> None:
+    def add_stochastic_actor(self, spec: ObsSpec | None = None) -> None:
         dims = self.algo_config.actor.layer_dims
         self.nets["actor"] = models.mlp_actor(
-            self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
+            spec or self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
         )
-        self.add_critics(models.DiscreteCritics)
-        self._add_entropy_weight(default=SHARE * math.log(self.ac_dim))
 
-    def _target_entropy(self, batch: dict[str, Any]) -> float | Tensor:
-        mask = allowed(batch["obs"])
-        if mask is None or self.algo_config.actor.target_entropy != "default":
-            return super()._target_entropy(batch)
-        return SHARE * mask.sum(1, keepdim=True).log()
+    def add_critics(self, **options: Any) -> None:
+        super().add_critics(models.DiscreteCritics, **options)
 
     def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
         pi, state = super().policy(obs, state)
         return replace(pi, logits=masked(pi.logits[:, 0], obs)[:, None]), state
 
-    def _policy_terms(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        pi, _ = self.policy(batch["obs"])
-        return self._judged("critic", batch["obs"], pi)
+    def target_entropy(self, obs: Any) -> float | Tensor:
+        given, mask = self.algo_config.actor.target_entropy, allowed(obs)
+        if given != "default":
+            return given
+        largest = math.log(self.ac_dim) if mask is None else mask.sum(1, keepdim=True).log()
+        return SHARE * largest
 
-    def _judged(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
-        """The expected value and log probability of an action of the policy: ``[B, 1]`` each."""
-        log_prob = pi.logits[:, 0].log_softmax(-1)
-        share = log_prob.exp()
+    def q_and_log_pi(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
+        """Compute the expectations of both over the actions of the policy, ``[B, 1]`` each."""
+        log_pi = pi.logits[:, 0].log_softmax(-1)
+        share = log_pi.exp()
         with torch.no_grad():
-            value = self.nets[critic].values(obs).amin(0)
-        return tuple((share * x).sum(-1, keepdim=True) for x in (value, log_prob))
+            q = self.nets[critic].values(obs).amin(0)
+        return tuple((share * x).sum(-1, keepdim=True) for x in (q, log_pi))
+
+    def pi_loss(self, batch: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        q, log_pi = self.q_and_log_pi("critic", batch["obs"], self.policy(batch["obs"])[0])
+        return (alpha * log_pi - q).mean(), log_pi

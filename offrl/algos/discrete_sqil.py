@@ -1,8 +1,8 @@
 """SQIL with discrete actions (Reddy et al., 2020, arXiv:1905.11108): as ``sqil``, but deep
 Q-learning, whose maximum is a hard one."""
 
-from offrl.algos.base import register_algo_factory_func
 from offrl.algos.dqn import DQN, DistributionalDQN, DQNConfig
+from offrl.algos.shared.distributional import register_distributional
 from offrl.algos.sqil import RewardedDemos
 
 
@@ -16,11 +16,6 @@ class DiscreteSQIL(RewardedDemos, DQN):
     algo_config: DiscreteSQILConfig
 
 
+@register_distributional(DiscreteSQILConfig, plain=DiscreteSQIL)
 class DistributionalDiscreteSQIL(RewardedDemos, DistributionalDQN):
     algo_config: DiscreteSQILConfig
-
-
-@register_algo_factory_func(DiscreteSQILConfig.ALGO_NAME)
-def _discrete_sqil(algo_config: DiscreteSQILConfig) -> tuple[type[RewardedDemos], dict]:
-    enabled = algo_config.critic.distributional.enabled
-    return (DistributionalDiscreteSQIL if enabled else DiscreteSQIL), {}

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl import models
-from offrl.algos.base import Seen, register_algo_factory_func
+from offrl.algos.base import Batch, Info, Seen
 from offrl.algos.shared.action_values import ActionValues, highest
-from offrl.algos.shared.distributional import DistributionalCritic
+from offrl.algos.shared.distributional import DistributionalCritic, register_distributional
 from offrl.algos.shared.masks import allowed, masked
 from offrl.config import Count, Section
 from offrl.config.algo import (
@@ -72,12 +72,10 @@ class DQN(ActionValues):
 
     COUNTERS = ("num_updates", "renewed_at")
     LOGS_GRADIENTS = False
-    NETWORK = "DiscreteCritics"  # of offrl.models
-
     renewed_at = 0  # num_updates
 
     def _create_networks(self) -> None:
-        self.add_critics(getattr(models, self.NETWORK), dueling=self.algo_config.dueling)
+        self.add_critics(models.DiscreteCritics, dueling=self.algo_config.dueling)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         ready = super().process_batch_for_training(batch)
@@ -89,7 +87,7 @@ class DQN(ActionValues):
     def _is_renewal_due(self, num_updates: int) -> bool:
         return num_updates - self.renewed_at >= self.algo_config.target_every
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         if self.trains("critic") and self._is_renewal_due(int(batch["processed_at"][0])):
             self.update_targets()
             self.renewed_at = self.num_updates
@@ -133,10 +131,6 @@ class DQN(ActionValues):
         return config.final + ahead * (config.initial - config.final)
 
 
+@register_distributional(DQNConfig, plain=DQN)
 class DistributionalDQN(DistributionalCritic, DQN):
-    NETWORK = "DiscreteDistributionalCritics"
-
-
-@register_algo_factory_func(DQNConfig.ALGO_NAME)
-def _dqn(algo_config: DQNConfig) -> tuple[type[DQN], dict]:
-    return (DistributionalDQN if algo_config.critic.distributional.enabled else DQN), {}
+    """DQN whose network learns distributions of returns (C51)."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig, SACNConfig
 from offrl.config.algo import EnsembleConfig
 from offrl.lazy import Tensor, torch
@@ -32,9 +32,7 @@ class EDACConfig(SACNConfig):
 class EDAC(SACN):
     algo_config: EDACConfig
 
-    def _critic_losses(
-        self, batch: dict[str, Any], target: Tensor, next_pi: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def q_losses(self, batch: Batch, target: Tensor, next_pi: Any) -> tuple[Tensor, Info]:
         critic = self.nets["critic"]
         with torch.enable_grad():  # gradients are part of the loss, in validation as well
             actions = batch["actions"].expand(critic.num_critics, -1, -1, -1).clone()

@@ -4,9 +4,10 @@ regressed on ``r + gamma Q(s', pi(s'))`` over recorded transitions."""
 from collections.abc import Mapping
 from typing import Any
 
+from offrl.algos.base import Batch, Info
 from offrl.algos.shared.td import TDLearner
 from offrl.config.algo import CriticConfig, EnsembleConfig, TDConfig
-from offrl.lazy import Tensor, torch
+from offrl.lazy import torch
 
 
 class FQEConfig(TDConfig):
@@ -27,7 +28,7 @@ class FQE(TDLearner):
         ready = super().process_batch_for_training(batch)
         return ready | {"next_actions": self.to_device(batch["next_actions"])}
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         with torch.no_grad():
             target = self.backup(batch, batch["next_actions"])
         losses, _ = self.critic_losses(batch, target)

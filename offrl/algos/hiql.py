@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 
 from offrl import models
 from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
-from offrl.algos.iql import AdvantageConfig, InSampleConfig, expectile_loss
-from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.algos.iql import InSampleConfig, expectile_loss
+from offrl.algos.shared.actor_critic import ActorCritic, AdvantageConfig
 from offrl.algos.shared.hierarchy import check_horizon
 from offrl.config import Count, EncoderConfig, Share
 from offrl.config.algo import CriticConfig, learning_rates

@@ -12,13 +12,13 @@ from pydantic import model_validator
 
 from offrl.algos.base import Generators, Obs, PlannerAlgo, ValueAlgo, register_algo
 from offrl.algos.bcq import BCQ, BCQConfig
-from offrl.algos.bcq import algo_config_to_class as bcq_class
 from offrl.algos.gl import GL, GLConfig
 from offrl.algos.gl import algo_config_to_class as gl_class
 from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals, vectors
 from offrl.algos.shared.hierarchy import Composite
 from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
 from offrl.lazy import Tensor, torch
+from offrl.registry import ALGOS
 from offrl.specs import with_goal
 from offrl.tree import map_leaves
 
@@ -77,7 +77,7 @@ class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
 
     def _make_parts(self) -> dict[str, Any]:
         planner = self._part("planner", gl_class(self.algo_config.planner)[0], "gl")
-        value = self._part("value_net", bcq_class(self.algo_config.value)[0], "bcq")
+        value = self._part("value_net", ALGOS["bcq"](self.algo_config.value)[0], "bcq")
         predicted = planner.obs_spec.keys("subgoal")
         for key in value.obs_spec.keys("obs"):
             if key not in predicted or planner.obs_spec.groups["subgoal"][key].is_image:

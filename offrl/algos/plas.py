@@ -6,15 +6,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
+from offrl.algos.bc import vae_loss
 from offrl.algos.bcq import PerturbationConfig
 from offrl.algos.shared.actor_critic import ActorCritic
 from offrl.config import Count, MustBe, Section
-from offrl.config.algo import (
-    TDConfig,
-    WeightedCriticConfig,
-    WeightedEnsembleConfig,
-)
+from offrl.config.algo import TDConfig, WeightedCriticConfig, WeightedEnsembleConfig
 from offrl.config.networks import VAEConfig
 from offrl.lazy import Tensor, torch
 
@@ -63,64 +60,55 @@ class PLASConfig(TDConfig):
 
 @register_algo(PLASConfig)
 class PLAS(ActorCritic):
+    """``action_sampler``: the VAE; ``actor``: the policy of latents, and the perturbation."""
+
     algo_config: PLASConfig
 
     def _create_networks(self) -> None:
-        config = self.algo_config
+        config, frames = self.algo_config, self.num_frames
         self.add_critics()
         self.nets["action_sampler"] = vae = models.vae_from_config(
-            config.action_sampler, self.obs_spec, self.ac_dim, self.num_frames
+            config.action_sampler, self.obs_spec, self.ac_dim, frames
         )
-        parts = {
-            "latent": models.mlp_actor(
-                self.obs_spec,
-                vae.prior.latent_size,
-                config.actor.layer_dims,
-                num_frames=self.num_frames,
-            )
-        }
-        if config.actor.perturbation.enabled:
+        sizes = self.obs_spec, vae.prior.latent_size, config.actor.layer_dims
+        parts = {"latent": models.mlp_actor(*sizes, num_frames=frames)}
+        change = config.actor.perturbation
+        if change.enabled:
+            sizes = self.obs_spec, self.ac_dim, change.layer_dims
             parts["perturbation"] = models.PerturbationActor(
-                self.obs_spec,
-                self.ac_dim,
-                config.actor.perturbation.layer_dims,
-                config.actor.perturbation.perturbation_scale,
-                self.num_frames,
+                *sizes, change.perturbation_scale, frames
             )
         self.nets["actor"] = torch.nn.ModuleDict(parts)
         self.add_target("actor")
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        warms_up = self.num_updates < self.algo_config.warmup_steps
-        self.num_updates += not self.validates
-        if warms_up:
-            return self._train_sampler(batch)
-
-        obs = batch["obs"]
-        with torch.no_grad():
-            next_actions = self._decode("actor_target", batch["next_obs"])
-            target = self.backup(batch, next_actions)
-        q_losses, _ = self.critic_losses(batch, target)
-        actor_loss = -self.nets["critic"].first(obs, self._decode("actor", obs)).mean()
-        info = self.optimize_critics(batch, q_losses)
-        self.optimize("actor", actor_loss, measures=False)
-        self.update_targets()
-        return info | {"loss": info["loss"] + actor_loss.detach(), "Actor/Loss": actor_loss}
-
-    def _train_sampler(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        vae = self.algo_config.action_sampler.vae
-        temperature = vae.prior.temperature(self.epoch)
-        terms = self.nets["action_sampler"].losses(batch["obs"], batch["actions"], temperature)
-        loss = terms["reconstruction"].mean() + vae.kl_weight * terms["kl"].mean()
-        self.optimize("action_sampler", loss, measures=False)
-        return {"loss": loss, "Action_Sampler/Loss": loss}
-
-    def _decode(self, actor: str, obs: Any) -> Tensor:
-        """The action ``[B, 1, A]`` of the actor's latent, perturbed."""
+    def actions(self, actor: str, obs: Any) -> Tensor:
+        """Decode the latent that ``actor`` chooses, and perturb the action: ``[B, 1, A]``."""
         parts = self.nets[actor]
         latent = self.algo_config.actor.max_latent_action * parts["latent"](obs)[0].mode()
         action = self.nets["action_sampler"].decoder(obs, given=latent)[0].mode()
         return parts["perturbation"](obs, action) if "perturbation" in parts else action
 
     def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
-        return models.Deterministic(self._decode("actor", obs)), state
+        return models.Deterministic(self.actions("actor", obs)), state
+
+    def update(self, batch: Batch) -> Info:
+        warms_up = self.num_updates < self.algo_config.warmup_steps
+        self.num_updates += not self.validates
+        return self._train_sampler(batch) if warms_up else self._train_actor(batch)
+
+    def _train_sampler(self, batch: Batch) -> Info:
+        net, config = self.nets["action_sampler"], self.algo_config.action_sampler.vae
+        loss, _ = vae_loss(net, config, self.epoch, batch["obs"], batch["actions"])
+        self.optimize("action_sampler", loss, measures=False)
+        return {"loss": loss, "Action_Sampler/Loss": loss}
+
+    def _train_actor(self, batch: Batch) -> Info:
+        obs = batch["obs"]
+        with torch.no_grad():
+            target = self.backup(batch, self.actions("actor_target", batch["next_obs"]))
+        q_losses, _ = self.critic_losses(batch, target)
+        pi_loss = -self.nets["critic"].first(obs, self.actions("actor", obs)).mean()
+        info = self.optimize_critics(batch, q_losses)
+        self.optimize("actor", pi_loss, measures=False)
+        self.update_targets()
+        return info | {"loss": info["loss"] + pi_loss.detach(), "Actor/Loss": pi_loss}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, register_algo
 from offrl.algos.td3 import TD3ActorConfig
 from offrl.algos.td3_bc import TD3BC, TD3BCConfig
 from offrl.config.algo import WeightedCriticConfig, learning_rates
@@ -68,13 +68,13 @@ class ReBRAC(TD3BC):
             known = self.to_device(mask[:, after])
         return ready | {"next_actions": next_actions, "next_known": known}
 
-    def _next_value(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
+    def next_value(self, batch: Batch, next_actions: Tensor) -> Tensor:
         distance = (next_actions - batch["next_actions"]).square().sum(-1)
         penalty = self.algo_config.critic.bc_coef * distance * batch["next_known"]
-        return super()._next_value(batch, next_actions) - penalty
+        return super().next_value(batch, next_actions) - penalty
 
-    def _policy_value(self, obs: Any, policy: Tensor) -> Tensor:
-        return self.nets["critic"](obs, policy).amin(0)
+    def policy_value(self, obs: Any, actions: Tensor) -> Tensor:
+        return self.nets["critic"](obs, actions).amin(0)
 
-    def _cloning(self, policy: Tensor, actions: Tensor) -> Tensor:
-        return self.algo_config.actor.bc_coef * (policy - actions).square().sum(-1).mean()
+    def cloning(self, actions: Tensor, recorded: Tensor) -> Tensor:
+        return self.algo_config.actor.bc_coef * (actions - recorded).square().sum(-1).mean()

@@ -8,7 +8,7 @@ normalisation is behind each ReLU, where the authors' is before it.
 
 from typing import Any
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.sac import SAC, SACConfig
 from offrl.algos.sac_n import SACActorConfig, SACCriticConfig
 from offrl.config import Count
@@ -42,13 +42,12 @@ class RLPDConfig(SACConfig):
 class RLPD(SAC):
     algo_config: RLPDConfig
 
+    ENTROPY = -0.5
+
     def add_critics(self, **options: Any) -> None:
         super().add_critics(layer_norm=True, **options)
 
-    def _add_entropy_weight(self, default: float) -> None:
-        super()._add_entropy_weight(default / 2)
-
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         """The loss is the critics', as the actor learns in some updates only."""
         info = self._train_critics(batch)
         self.num_updates += not self.validates
@@ -56,11 +55,10 @@ class RLPD(SAC):
             info |= self._train_actor(batch)
         return info
 
-    def _judged(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
-        actions, log_prob = pi.rsample(1)
+    def q_and_log_pi(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
+        actions, log_pi = pi.rsample(1)
         q = self.nets[critic](obs, actions)
-        return (self._least_of_few(q) if critic == "critic_target" else q.mean(0)), log_prob
-
-    def _least_of_few(self, q: Tensor) -> Tensor:
+        if critic == "critic":
+            return q.mean(0), log_pi
         drawn = torch.randperm(len(q), device=q.device)[: self.algo_config.critic.num_in_target]
-        return q[drawn].amin(0)
+        return q[drawn].amin(0), log_pi

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.td3 import TD3, TD3Config
 from offrl.lazy import Tensor, torch
 
@@ -23,28 +23,32 @@ class TD3BCConfig(TD3Config):
 @register_algo(TD3BCConfig)
 class TD3BC(TD3):
     algo_config: TD3BCConfig
-
     LOGS_GRADIENTS = True
     # The actor's loss is a part of "loss", and so computed at every step, as robomimic does.
     SUMS_ACTOR_LOSS: ClassVar[bool] = True
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def pi_loss(self, batch: Batch) -> Tensor:
+        """Compute the distance of ``pi(s)`` from the data's action, less ``Q(s, pi(s))`` on the
+        scale of its mean magnitude (equation 5)."""
+        actions = self.nets["actor"](batch["obs"])[0].mode()
+        q = self.policy_value(batch["obs"], actions)
+        value = q.mean() / q.detach().abs().mean()
+        return self.cloning(actions, batch["actions"]) - self.algo_config.alpha * value
+
+    def policy_value(self, obs: Any, actions: Tensor) -> Tensor:
+        return self.nets["critic"].first(obs, actions)
+
+    def cloning(self, actions: Tensor, recorded: Tensor) -> Tensor:
+        return torch.nn.functional.mse_loss(actions, recorded)
+
+    def update(self, batch: Batch) -> Info:
         info = super().update(batch)
         if not self.SUMS_ACTOR_LOSS:
             return info
         if "Actor/Loss" not in info:
             with torch.no_grad():
-                info["Actor/Loss"] = self._actor_loss(batch)
+                info["Actor/Loss"] = self.pi_loss(batch)
         return info | {"loss": info["loss"] + info["Actor/Loss"].detach()}
-
-    def _actor_loss(self, batch: dict[str, Any]) -> Tensor:
-        policy = self.nets["actor"](batch["obs"])[0].mode()
-        q = self._policy_value(batch["obs"], policy)
-        value = q.mean() / q.detach().abs().mean()
-        return self._cloning(policy, batch["actions"]) - self.algo_config.alpha * value
-
-    def _cloning(self, policy: Tensor, actions: Tensor) -> Tensor:
-        return torch.nn.functional.mse_loss(policy, actions)
 
 
 TD3_BC = TD3BC  # robomimic's name

@@ -22,7 +22,7 @@ class XQLConfig(InSampleConfig):
 class XQL(IQL):
     algo_config: XQLConfig
 
-    def _value_loss(self, error: Tensor) -> Tensor:
+    def v_loss(self, error: Tensor) -> Tensor:
         return gumbel_loss(error / self.algo_config.beta, self.algo_config.max_clip)
 
 

@@ -208,3 +208,9 @@ class TDConfig(AlgoConfig):
     them."""
     critic: CriticConfig = CriticConfig()
     """Networks that estimate values."""
+
+
+class StagedTDConfig(TDConfig):
+    """A section with networks that may learn in some epochs only."""
+
+    optim_params: dict[str, StagedOptimConfig] = {}

@@ -3,15 +3,35 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, Seen
 from offrl.algos.shared.td import TDLearner
-from offrl.config import Config
+from offrl.config import Config, Section
 from offrl.lazy import Tensor
 from offrl.specs import ObsSpec, with_goal
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
 CLONING = "bc"  # whose policies actors may start from
+
+
+class AdvantageConfig(Section):
+    """Weights of the data's actions by their advantage, where an actor clones them."""
+
+    clip_adv_value: float | None = None
+    """Largest advantage; larger ones are set to it. null: no limit."""
+    beta: float = Field(1.0, gt=0)
+    """Temperature: weights are exp(advantage / beta)."""
+    use_final_clip: bool = True
+    """Limit these weights to 100."""
+
+    def weights(self, advantage: Tensor) -> Tensor:
+        """Compute the weights of actions of these advantages."""
+        if self.clip_adv_value is not None:
+            advantage = advantage.clamp(max=self.clip_adv_value)
+        weight = (advantage / self.beta).exp()
+        return weight.clamp(max=100.0) if self.use_final_clip else weight
 
 
 class ActorCritic(TDLearner, PolicyAlgo):

@@ -1,10 +1,15 @@
 """Critics that learn how likely each return is (C51: Bellemare et al., 2017, arXiv:1707.06887)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from offrl import models
+from offrl.algos.base import Algo, Batch, register_algo_factory_func
 from offrl.algos.shared.td import TDLearner
+from offrl.config.algo import TDConfig
 from offrl.lazy import Tensor, torch
+
+AlgoClass = TypeVar("AlgoClass", bound=type[Algo])
 
 
 class DistributionalCritic(TDLearner):
@@ -12,16 +17,15 @@ class DistributionalCritic(TDLearner):
     gives a probability to each of some returns."""
 
     def add_critics(self, network: type | None = None, **options: Any) -> None:
-        config = self.algo_config.critic
-        super().add_critics(
-            network or models.DistributionalCritics,
-            num_critics=1,
-            num_outputs=config.distributional.num_atoms,
-            **options,
-        )
+        own = models.DistributionalCritics
+        if network is models.DiscreteCritics:
+            own = models.DiscreteDistributionalCritics
+        num_atoms = self.algo_config.critic.distributional.num_atoms
+        super().add_critics(own, num_critics=1, num_outputs=num_atoms, **options)
 
-    def backup(self, batch: dict[str, Any], next_actions: Tensor) -> Tensor:
-        """Probabilities ``[B, atoms]`` of the returns of the best of ``next_actions``."""
+    def backup(self, batch: Batch, next_actions: Tensor) -> Tensor:
+        """Compute the probabilities ``[B, atoms]`` of the returns of the best of
+        ``next_actions``."""
         critic = self.nets["critic_target"]
         probabilities = critic.probabilities(batch["next_obs"], next_actions)[0]
         best = (probabilities * critic.atoms).sum(-1).argmax(1)
@@ -29,8 +33,9 @@ class DistributionalCritic(TDLearner):
         returns = batch["rewards"] + batch["discounts"] * critic.atoms
         return critic.project(returns, chosen)
 
-    def critic_losses(self, batch: dict[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
-        """KL divergence from the target, ``[1]``, and the expected returns ``[1, B, 1]``."""
+    def critic_losses(self, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the KL divergence from the target, ``[1]``, and the expected returns
+        ``[1, B, 1]``."""
         critic = self.nets["critic"]
         outputs = critic.outputs(batch["obs"], batch["actions"])
         log_p = outputs.log_softmax(-1)[:, :, 0]
@@ -41,3 +46,20 @@ class DistributionalCritic(TDLearner):
             self.td_errors = divergence.detach()[0].abs()
             divergence = batch["weights"].squeeze(1) * divergence
         return divergence.mean(1), critic.as_values(outputs.detach())
+
+
+def register_distributional(
+    config_class: type[TDConfig], plain: type[Algo]
+) -> Callable[[AlgoClass], AlgoClass]:
+    """Register the decorated class, for configs with ``critic.distributional.enabled``, and the
+    ``plain`` one for others."""
+
+    def register(distributional: AlgoClass) -> AlgoClass:
+        def choose(algo_config: Any) -> tuple[type[Algo], dict[str, Any]]:
+            return (distributional if algo_config.critic.distributional.enabled else plain), {}
+
+        choose.__module__ = plain.__module__
+        register_algo_factory_func(config_class.ALGO_NAME)(choose)
+        return distributional
+
+    return register

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from offrl import models
 from offrl.algos.base import Obs, ValueAlgo, check_rewards
-from offrl.config.algo import TDConfig
+from offrl.config import OptimConfig
+from offrl.config.algo import TDConfig, learning_rates
 from offrl.lazy import Tensor, torch
 from offrl.specs import GOAL, with_goal
 
@@ -27,6 +28,10 @@ class TDLearner(ValueAlgo):
 
     NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
     COUNTERS: ClassVar[tuple[str, ...]] = ("num_updates",)
+    #: Numbers that it may learn (``models.Scalar``), each with the network whose rate it has.
+    NUMBERS: ClassVar[Mapping[str, str]] = {}
+    #: With robomimic's complete configs, slow copies are in training mode as well.
+    TRAINS_TARGETS: ClassVar[bool] = False
 
     algo_config: TDConfig
 
@@ -68,6 +73,13 @@ class TDLearner(ValueAlgo):
         )
         self.add_target("critic")
 
+    def _optim_params(self) -> dict[str, OptimConfig]:
+        given = super()._optim_params()
+        like = {name: net for name, net in self.NUMBERS.items() if name in self.nets}
+        return given | learning_rates(
+            **{k: given[v].learning_rate.initial for k, v in like.items()}
+        )
+
     def add_target(self, name: str) -> None:
         """Add a slow copy of ``nets[name]``, called ``<name>_target``."""
         self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False).eval()
@@ -91,8 +103,9 @@ class TDLearner(ValueAlgo):
 
     def set_train(self) -> None:
         super().set_train()
+        as_robomimics = self.TRAINS_TARGETS and not self.global_config.train.mask_padded_steps
         for name in self._targets:
-            self.nets[f"{name}_target"].eval()
+            self.nets[f"{name}_target"].train(as_robomimics)
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -254,6 +267,18 @@ class TDLearner(ValueAlgo):
             members = range(self.nets["critic"].num_critics)
             logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
         return logs
+
+
+def spread(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the largest, the smallest, the mean and the standard deviation of each, for the log."""
+    rows = torch.stack([value.detach().flatten() for value in values.values()])
+    std, mean = torch.std_mean(rows, dim=1)
+    logs = {"max": rows.amax(1), "min": rows.amin(1), "mean": mean, "std": std}
+    return {
+        f"{name}/{kind}": number
+        for kind, numbers in logs.items()
+        for name, number in zip(values, numbers.unbind(), strict=True)
+    }
 
 
 def frames_from(obs: Obs, starts: Tensor | int, num: int) -> Obs:
