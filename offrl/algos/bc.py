@@ -248,8 +248,8 @@ class BC(PolicyAlgo):
         return head.low_noise_eval and not self.explores
 
 
-# Names by which scripts for robomimic know a policy; ``BC`` does all of it. A variant that robomimic
-# lacks has the name of the nearest one.
+# Names by which scripts for robomimic know a policy; ``BC`` does all of it. A variant that
+# robomimic lacks has the name of the nearest one.
 
 
 class BC_Gaussian(BC):

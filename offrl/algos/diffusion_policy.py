@@ -1,18 +1,22 @@
 """Diffusion Policy (Chi et al., 2023, arXiv:2303.04137): denoise a chunk of actions, given the last
 observations."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from offrl.algos.base import Generators, Obs, register_algo
-from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
+from offrl.algos.shared.denoising import (
+    DenoisingConfig,
+    DenoisingPolicy,
+    denoise,
+    make_noise_schedule,
+    make_sampler,
+)
 from offrl.config import Count, EMAConfig, Section
-from offrl.config.section import check_one_enabled, options_of
-from offrl.lazy import Tensor, needed, torch
-from offrl.registry import did_you_mean
+from offrl.config.section import check_one_enabled
+from offrl.lazy import Tensor, torch
 
 
 class DDPMConfig(Section):
@@ -64,8 +68,12 @@ class DiffusionPolicyConfig(DenoisingConfig):
         return self
 
     @property
+    def kind(self) -> Literal["ddpm", "ddim"]:
+        return "ddpm" if self.ddpm.enabled else "ddim"
+
+    @property
     def schedule(self) -> DDPMConfig:
-        return self.ddpm if self.ddpm.enabled else self.ddim
+        return self[self.kind]
 
 
 @register_algo(DiffusionPolicyConfig)
@@ -74,11 +82,9 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.schedule = make_schedule(self.algo_config)
+        self.schedule = make_noise_schedule(self.algo_config)
         self.sampler = make_sampler(self.algo_config, self.schedule)
-        _try(self.sampler, self.algo_config.schedule.num_inference_timesteps)
-        name = "ddpm" if self.algo_config.ddpm.enabled else "ddim"
-        self.steps_key = f"{name}.num_inference_timesteps"
+        self.steps_key = f"{self.algo_config.kind}.num_inference_timesteps"
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         largest = float(values("actions").abs().max())
@@ -102,76 +108,13 @@ class DiffusionPolicy(DenoisingPolicy):
         return self.schedule.add_noise(actions, noise, times), times, target
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
-        net, sampler = self.nets["policy"], self.sampler
-        seen, actions = self.begin(obs, generators)
-        sampler.set_timesteps(self.algo_config.schedule.num_inference_timesteps)
-        actions = actions * sampler.init_noise_sigma
-        options = _randomness(sampler, generators)
-        for time in sampler.timesteps:
-            noisy = sampler.scale_model_input(actions, time)
-            predicted = net(noisy, time.to(self.device).expand(len(seen)), seen)
-            actions = sampler.step(predicted, time, actions, **options).prev_sample
-        return actions
+        seen, noise = self.begin(obs, generators)
 
+        def predict(noisy: Tensor, time: Tensor) -> Tensor:
+            return self.nets["policy"](noisy, time.to(self.device).expand(len(seen)), seen)
 
-def make_schedule(config: DiffusionPolicyConfig) -> Any:
-    """diffusers' DDPM or DDIM scheduler, which adds noise and removes it."""
-    what = "diffusion_policy needs the package diffusers, which flow_matching does without"
-    diffusers = needed("diffusers", "diffusion", what)
-    name = "ddpm" if config.ddpm.enabled else "ddim"
-    options = options_of(config.schedule, "num_inference_timesteps")
-    kind = diffusers.DDPMScheduler if config.ddpm.enabled else diffusers.DDIMScheduler
-    try:
-        return kind(**options)
-    except NotImplementedError:
-        raise ValueError(
-            f"algo.{name}.beta_schedule: diffusers has no schedule {options['beta_schedule']!r}; "
-            'use "squaredcos_cap_v2", "linear" or "scaled_linear"'
-        ) from None
-
-
-def make_sampler(config: DiffusionPolicyConfig, schedule: Any) -> Any:
-    """A scheduler that removes the noise which ``schedule`` adds."""
-    name = config.scheduler
-    if name is None:
-        return schedule
-    known = {
-        kind.__name__: kind
-        for kind in schedule.compatibles
-        if "beta_schedule" in inspect.signature(kind).parameters
-    }
-    if name not in known:
-        raise ValueError(
-            f"algo.scheduler: diffusers has no {name!r} for this noise.{did_you_mean(name, known)} "
-            f"It has {', '.join(sorted(known))}"
-        )
-    # As diffusers advises for noise of squared cosines, which begins without any signal.
-    takes_limit = "lambda_min_clipped" in inspect.signature(known[name]).parameters
-    limit = {"lambda_min_clipped": -5.1} if takes_limit else {}
-    return known[name].from_config(schedule.config, **limit)
-
-
-def _try(sampler: Any, num_steps: int) -> None:
-    """``ValueError`` if it cannot remove noise in so many steps."""
-    actions, options = torch.zeros(1, 1, 1), _randomness(sampler, [None])
-    try:
-        sampler.set_timesteps(num_steps)
-        for time in sampler.timesteps:
-            seen = sampler.scale_model_input(actions, time)
-            actions = sampler.step(seen, time, actions, **options).prev_sample
-    except (ValueError, IndexError, NotImplementedError) as error:
-        raise ValueError(
-            f"algo: diffusers' {type(sampler).__name__} cannot remove noise so ({error}); change "
-            "num_inference_timesteps, num_train_timesteps, steps_offset or prediction_type of "
-            "algo.ddpm or algo.ddim, or algo.scheduler"
-        ) from None
-
-
-def _randomness(sampler: Any, generators: Generators) -> dict[str, Any]:
-    """A source of randomness per row for samplers that draw; rows without one do not count."""
-    if generators is None or "generator" not in inspect.signature(sampler.step).parameters:
-        return {}
-    return {"generator": [g or torch.Generator().manual_seed(0) for g in generators]}
+        num_steps = self.algo_config.schedule.num_inference_timesteps
+        return denoise(self.sampler, noise, num_steps, predict, generators)
 
 
 DiffusionPolicyUNet = DiffusionPolicy  # robomimic's name, which users' scripts import

@@ -1,6 +1,8 @@
 """The base of diffusion policies and flows: networks that turn noise into chunks of actions."""
 
+import inspect
 import logging
+from collections.abc import Callable
 from operator import attrgetter
 from time import perf_counter
 from typing import Any
@@ -12,8 +14,9 @@ from offrl.algos.base import Generators, Obs, masked_mean
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy
 from offrl.config import Count, Section
 from offrl.config.algo import adamw
-from offrl.config.section import check_one_enabled
-from offrl.lazy import Tensor, torch
+from offrl.config.section import check_one_enabled, options_of
+from offrl.lazy import Tensor, needed, torch
+from offrl.registry import did_you_mean
 from offrl.specs import GOAL
 
 log = logging.getLogger(__name__)
@@ -151,3 +154,64 @@ class DenoisingPolicy(ChunkPolicy):
         predicted = net(noisy, time, net.encode(batch["obs"]))
         loss = masked_mean((predicted - target).square().mean(-1), batch["pad_mask"])
         return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
+
+
+# -- schedulers of diffusers -----------------------------------------------------------------------
+
+
+def denoise(
+    sampler: Any, noise: Tensor, num_steps: int, predict: Callable, generators: Generators
+) -> Tensor:
+    """Remove noise in ``num_steps`` steps, by what the network ``predict`` says of noisy actions at
+    a time. Rows without a generator do not count."""
+    options: dict[str, Any] = {}
+    if generators is not None and "generator" in inspect.signature(sampler.step).parameters:
+        options["generator"] = [g or torch.Generator().manual_seed(0) for g in generators]
+    sampler.set_timesteps(num_steps)
+    actions = noise * sampler.init_noise_sigma
+    for time in sampler.timesteps:
+        predicted = predict(sampler.scale_model_input(actions, time), time)
+        actions = sampler.step(predicted, time, actions, **options).prev_sample
+    return actions
+
+
+def make_noise_schedule(config: Any) -> Any:
+    """Make diffusers' DDPM or DDIM scheduler, which adds noise and removes it."""
+    what = "diffusion_policy needs the package diffusers, which flow_matching does without"
+    diffusers = needed("diffusers", "diffusion", what)
+    options = options_of(config.schedule, "num_inference_timesteps")
+    try:
+        return getattr(diffusers, f"{config.kind.upper()}Scheduler")(**options)
+    except NotImplementedError:
+        raise ValueError(
+            f"algo.{config.kind}.beta_schedule: diffusers has no schedule "
+            f'{options["beta_schedule"]!r}; use "squaredcos_cap_v2", "linear" or "scaled_linear"'
+        ) from None
+
+
+def make_sampler(config: Any, sampler: Any) -> Any:
+    """Make the scheduler that removes the noise which ``sampler`` adds: itself, or another one.
+    Raises ``ValueError`` if it cannot do so in the steps of the config."""
+    name = config.scheduler
+    if name is not None:
+        options = {kind: inspect.signature(kind).parameters for kind in sampler.compatibles}
+        known = {kind.__name__: kind for kind, own in options.items() if "beta_schedule" in own}
+        if name not in known:
+            raise ValueError(
+                f"algo.scheduler: diffusers has no {name!r} for this noise."
+                f"{did_you_mean(name, known)} It has {', '.join(sorted(known))}"
+            )
+        # As diffusers advises for noise of squared cosines, which begins without any signal.
+        takes_limit = "lambda_min_clipped" in options[known[name]]
+        limit = {"lambda_min_clipped": -5.1} if takes_limit else {}
+        sampler = known[name].from_config(sampler.config, **limit)
+    num_steps = config.schedule.num_inference_timesteps
+    try:
+        denoise(sampler, torch.zeros(1, 1, 1), num_steps, lambda noisy, _: noisy, [None])
+    except (ValueError, IndexError, NotImplementedError) as error:
+        raise ValueError(
+            f"algo: diffusers' {type(sampler).__name__} cannot remove noise so ({error}); change "
+            "num_inference_timesteps, num_train_timesteps, steps_offset or prediction_type of "
+            "algo.ddpm or algo.ddim, or algo.scheduler"
+        ) from None
+    return sampler
