@@ -58,7 +58,8 @@ class RLPD(SAC):
     def q_and_log_pi(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
         actions, log_pi = pi.rsample(1)
         q = self.nets[critic](obs, actions)
-        if critic == "critic":
-            return q.mean(0), log_pi
+        return (self.least_of_few(q) if critic == "critic_target" else q.mean(0)), log_pi
+
+    def least_of_few(self, q: Tensor) -> Tensor:
         drawn = torch.randperm(len(q), device=q.device)[: self.algo_config.critic.num_in_target]
-        return q[drawn].amin(0), log_pi
+        return q[drawn].amin(0)

@@ -77,7 +77,7 @@ def test_deterministic_targets(name):
     critic, actor = algo.nets["critic_target"], algo.nets["actor_target"]
     assert critic.num_critics == (2 if name == "td3" else 1)
     torch.manual_seed(5)
-    target = algo._target(batch)
+    target = algo.q_target(batch)
     torch.manual_seed(5)
     noise = (0.4 * torch.randn(12, 1, 2)).clamp(-0.3, 0.3) * (name == "td3")
     assert name == "ddpg" or (noise.abs() > 0.299).any()
@@ -114,10 +114,10 @@ def test_an_actor_climbs_the_first_critic_when_its_turn_comes():
 def test_sac_targets():
     algo = make("sac")
     batch = ready_batch(algo, "sac")
-    assert algo.target_entropy == -2 and algo.nets["critic"].num_critics == 2
+    assert algo.target_entropy({}) == -2 and algo.nets["critic"].num_critics == 2
     next_pi, _ = algo.policy(batch["next_obs"])
     torch.manual_seed(3)
-    value = algo._next_value(batch, next_pi)
+    value = algo.next_value(batch, next_pi)
     torch.manual_seed(3)
     noise = torch.randn(12, 2)
     mean, std = next_pi.mean[:, 0], next_pi.std[:, 0]
@@ -302,7 +302,7 @@ def test_masks_are_of_the_latest_frame_and_of_the_state_after_n_steps():
 def test_discrete_sac_expects_over_all_actions(masks):
     algo = make("discrete_sac")
     torch.nn.init.constant_(algo.nets["entropy"].param, 0.3)
-    assert algo.target_entropy == pytest.approx(0.98 * math.log(NUM_ACTIONS))
+    assert algo.target_entropy({}) == pytest.approx(0.98 * math.log(NUM_ACTIONS))
     batch = ready_batch(algo, "discrete_sac", masks=masks)
     alpha = math.exp(0.3)
 
@@ -316,7 +316,7 @@ def test_discrete_sac_expects_over_all_actions(masks):
 
     next_pi, _ = algo.policy(batch["next_obs"])
     with torch.no_grad():
-        found = algo._next_value(batch, next_pi)
+        found = algo.next_value(batch, next_pi)
     losses, entropies, targets = [], [], []
     for i, row in enumerate(rows_of(batch)):
         value, log_prob = soft_value(row, "next_obs", "critic_target")
@@ -384,7 +384,7 @@ def test_each_sample_counts_by_its_weight(case):
     name, switches = WEIGHTED[case]
     algo = make(name, switches)
     batch = ready_batch(algo, name)
-    target = batch["targets"] if "targets" in batch else algo._target(batch)
+    target = batch["targets"] if "targets" in batch else algo.q_target(batch)
     with torch.no_grad():
         each = [
             algo.critic_losses(row, target[i : i + 1])[0] for i, row in enumerate(rows_of(batch))

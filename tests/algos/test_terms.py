@@ -70,15 +70,15 @@ def test_edac_pushes_gradients_apart():
 def test_rebrac_penalties_pull_towards_the_data():
     algo = make("rebrac", {"critic": {"bc_coef": 0.5}, "actor": {"bc_coef": 2.0, "noise_std": 0.0}})
     ready = algo.process_batch_for_training(batch(steps=2))
-    target = algo._target(ready)
+    target = algo.q_target(ready)
     own = algo.nets["actor_target"](ready["next_obs"], None)[0].mode()
     distance = (own - ready["next_actions"]).square().sum(-1)
     ready["next_known"] = torch.zeros(16, 1)  # nothing follows: no penalty
-    free = algo._target(ready)
+    free = algo.q_target(ready)
     torch.testing.assert_close(free - target, 0.99 * 0.5 * distance)
     actions = ready["actions"]
-    assert algo._cloning(actions, actions) == 0
-    assert algo._cloning(actions + 1, actions).item() == pytest.approx(2.0 * 2)
+    assert algo.cloning(actions, actions) == 0
+    assert algo.cloning(actions + 1, actions).item() == pytest.approx(2.0 * 2)
 
 
 def test_discrete_bcq_keeps_the_logits_of_its_imitation_small():
@@ -97,7 +97,7 @@ def test_discrete_bcq_keeps_the_logits_of_its_imitation_small():
 def test_cal_ql_bounds_the_policys_values_by_the_return():
     algo = make("cal_ql", {"critic": {"num_random_actions": 2}})
     q = torch.tensor([[[-3.0, 0.5, -3.0, 0.2, 0.9, -1.0]]])
-    calibrated = algo._calibrated(q, {"returns": torch.tensor([[0.3]])})
+    calibrated = algo.calibrated(q, {"returns": torch.tensor([[0.3]])})
     assert torch.equal(calibrated, torch.tensor([[[-3.0, 0.5, 0.3, 0.3, 0.9, 0.3]]]))
 
 
@@ -165,7 +165,7 @@ def test_targets_take_over_the_statistics_of_batch_normalisation():
 
 def test_crr_weighs_by_the_exponential_of_the_advantage():
     algo = make("crr", {"beta": 0.5, "max_weight": 20.0})
-    weight = algo._weight(torch.tensor([-1.0, 0.0, 1.0, 9.0]))
+    weight = algo.weight(torch.tensor([-1.0, 0.0, 1.0, 9.0]))
     torch.testing.assert_close(weight, torch.tensor([math.exp(-2), 1.0, math.exp(2), 20.0]))
 
 
@@ -188,7 +188,7 @@ def test_an_advantage_compares_actions_on_the_same_crop(name, monkeypatch):
     monkeypatch.setattr(Gaussian, "sample", lambda self, generators=None: ready["actions"])
     monkeypatch.setattr(Gaussian, "repeated", lambda self, times: self)
     advantages = []
-    monkeypatch.setattr(algo, "_weight", lambda a: advantages.append(a) or a)
+    monkeypatch.setattr(algo, "weight", lambda a: advantages.append(a) or a)
     algo.set_train()
     algo.train_on_batch(ready, epoch=1)
     assert not advantages[0].any()
@@ -202,7 +202,7 @@ def test_sac_targets_have_the_entropy_of_the_next_action():
     for log_weight in (-20.0, 0.0):
         torch.nn.init.constant_(algo.nets["entropy"].param, log_weight)
         torch.manual_seed(3)
-        values[log_weight] = algo._next_value(ready, next_pi)
+        values[log_weight] = algo.next_value(ready, next_pi)
     torch.manual_seed(3)
     _, log_prob = next_pi.rsample(1)
     torch.testing.assert_close(values[0.0], values[-20.0] - log_prob)
@@ -338,7 +338,7 @@ def test_cqls_target_is_of_a_drawn_action_or_of_the_mean():
         algo = make("cql", {"critic": {"target_action": action}})
         ready = algo.process_batch_for_training(batch())
         next_pi, _ = algo.policy(ready["next_obs"])
-        targets[action] = [algo._next_value(ready, next_pi) for _ in range(2)]
+        targets[action] = [algo.next_value(ready, next_pi) for _ in range(2)]
         mean = torch.tanh(next_pi.mean)[:, None] if next_pi.mean.ndim == 2 else next_pi.mean.tanh()
         of_mean = algo.nets["critic_target"](ready["next_obs"], mean, None).amin(0)
     torch.testing.assert_close(targets["mean"][0], of_mean)

@@ -44,14 +44,14 @@ def test_rlpd_has_many_normalised_critics_and_demonstrations_in_half_of_a_batch(
     assert config.train.online.replay.demo_share == 0.5
     algo, _ = make("rlpd")
     assert any("Norm" in type(layer).__name__ for layer in algo.nets["critic"].modules())
-    assert algo.target_entropy == -1.0  # of two dimensions
+    assert algo.target_entropy({}) == -1.0  # of two dimensions
 
 
 def test_rlpd_believes_the_least_of_two_critics_drawn_at_random():
     algo, _ = make("rlpd")
     q = torch.arange(10.0).view(10, 1, 1)
     torch.manual_seed(0)
-    values = [algo._least_of_few(q).item() for _ in range(2000)]
+    values = [algo.least_of_few(q).item() for _ in range(2000)]
     # Of pairs out of ten, k is the least in (9 - k) / 45.
     expected = np.array([(9 - k) / 45 for k in range(10)])
     counts = np.bincount(np.array(values, dtype=int), minlength=10) / len(values)
@@ -63,7 +63,7 @@ def test_the_actor_of_rlpd_climbs_the_mean_of_all_critics():
     ready = algo.process_batch_for_training(batch())
     pi, _ = algo.policy(ready["obs"])
     torch.manual_seed(0)
-    value, _ = algo._judged("critic", ready["obs"], pi)
+    value, _ = algo.q_and_log_pi("critic", ready["obs"], pi)
     torch.manual_seed(0)
     actions, _ = pi.rsample(1)
     torch.testing.assert_close(value, algo.nets["critic"](ready["obs"], actions, None).mean(0))
