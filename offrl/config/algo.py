@@ -213,4 +213,4 @@ class TDConfig(AlgoConfig):
 class StagedTDConfig(TDConfig):
     """A section with networks that may learn in some epochs only."""
 
-    optim_params: dict[str, StagedOptimConfig] = {}
+    optim_params: dict[str, StagedOptimConfig] = {}  # type: ignore[assignment]
