@@ -78,8 +78,7 @@ class Validation:
                     f"{self.counts['steps']}: demonstrations were left out, lost or added"
                 )
             self._check_masks(file, set(demos))
-            for name in set(raw) - {"data"}:
-                self._read_all(raw, name)
+            self._read_all(raw, set(raw) - {"data"})
         for same in alike.values():
             if len(same) > 1:
                 self.remarks.append(f"data: {', '.join(same)} are the same demonstration")
@@ -169,8 +168,7 @@ class Validation:
     def _check_d4rl(self) -> None:
         with open_hdf5(self.path) as raw:
             self._external |= raw.external
-            for name in raw:
-                self._read_all(raw, name)
+            self._read_all(raw, set(raw))
         with D4RLFile(self.path) as file:
             demos = file.demos()
             self.counts["demonstrations"] = len(demos)
@@ -178,10 +176,11 @@ class Validation:
 
     # -- every layout -----------------------------------------------------------------------------
 
-    def _read_all(self, group: h5py.Group, name: str) -> None:
-        for place, dataset in self._arrays(group, name, name):
-            with self._noted(), located(self.path, place):
-                self._read(dataset, place)
+    def _read_all(self, group: h5py.Group, names: set[str]) -> None:
+        for name in sorted(names):
+            for place, dataset in self._arrays(group, name, name):
+                with self._noted(), located(self.path, place):
+                    self._read(dataset, place)
 
     def _arrays(
         self, group: h5py.Group, name: str, place: str, seen: set[Any] | None = None

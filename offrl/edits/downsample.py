@@ -51,11 +51,7 @@ def downsample(
         actions = file.steps(demo, "actions")
         for key, rows in trajectory.items():
             if isinstance(rows, np.ndarray):
-                if len(rows) != len(actions):
-                    raise ValueError(
-                        f"{place}/{key} has {len(rows)} steps, but the actions {len(actions)}; "
-                        "leave the demonstration out, or correct it"
-                    )
+                file.check([demo], key, np.array([len(actions)]))
                 trajectory[key] = slowed(key, rows, factor)
         if "fps" in trajectory:
             trajectory["fps"] = trajectory["fps"] / factor

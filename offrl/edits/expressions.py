@@ -18,6 +18,7 @@ OPERATORS: dict[type, Callable[..., Any]] = {
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne},
     **{ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos},
 }
+NODES = (*OPERATORS, ast.And, ast.Or, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name)
 COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 ANY_VALUES = (ast.Eq, ast.NotEq, ast.Not)  # also of text and numbers together
 RESERVED = "return"  # a name in conditions, which Python's parser takes for a statement
@@ -25,7 +26,7 @@ STANDS_IN = "return_"
 
 
 class Condition:
-    """``Condition(text)(values)`` is whether it holds for ``values``, what its names stand for.
+    """A condition. ``Condition(text)(values)`` tells whether it holds for the values of its names.
 
     Raises ``ValueError`` for what is no condition, when made, and for values that it does not fit.
     """
@@ -40,18 +41,12 @@ class Condition:
             raise self._error("is not understood") from None
         self._tree = tree
         for node in ast.walk(tree):
-            self._check(node)
+            is_plain = isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float))
+            if not (is_plain or isinstance(node, (*NODES, ast.Load))):
+                raise self._error(f"uses {type(node).__name__}")
 
     def __call__(self, values: Mapping[str, Any]) -> bool:
         return bool(self._value(self._tree, values))
-
-    def _check(self, node: ast.AST) -> None:
-        kinds = (ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Name, ast.Constant)
-        if isinstance(node, (ast.And, ast.Or, ast.Load)) or type(node) in OPERATORS:
-            return
-        is_plain = not isinstance(node, ast.Constant) or isinstance(node.value, (str, int, float))
-        if not (isinstance(node, kinds) and is_plain):
-            raise self._error(f"uses {type(node).__name__}")
 
     def _error(self, what: str) -> ValueError:
         return ValueError(
@@ -71,9 +66,8 @@ class Condition:
         if isinstance(node, ast.UnaryOp):
             return self._apply(node.op, self._value(node.operand, values))
         if isinstance(node, ast.BinOp):
-            return self._apply(
-                node.op, self._value(node.left, values), self._value(node.right, values)
-            )
+            left, right = (self._value(x, values) for x in (node.left, node.right))
+            return self._apply(node.op, left, right)
         assert isinstance(node, ast.Compare)
         found = [self._value(x, values) for x in (node.left, *node.comparators)]
         pairs = zip(node.ops, found, found[1:], strict=False)

@@ -59,7 +59,8 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
                 "controller_configs)"
             )
         # All of it is the installed simulator's, whose controllers these are.
-        new, sees = env.serialize(), _kwargs(env_args).get("use_camera_obs", True)
+        new = env.serialize()
+        sees = ((env_args or {}).get("env_kwargs") or {}).get("use_camera_obs", True)
         configs = env.goals.absolute_configs()
         return _with(new, controller_configs=configs, use_camera_obs=sees)
 
@@ -126,8 +127,5 @@ def _with(env_args: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
             f"the data's environment (env_args) is {name}, and no task of robosuite's: that alone "
             "can be asked about recorded states"
         )
-    return {**(env_args or {}), "env_kwargs": {**_kwargs(env_args), **kwargs}}
-
-
-def _kwargs(env_args: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return (env_args or {}).get("env_kwargs") or {}
+    args = dict(env_args or {})
+    return {**args, "env_kwargs": {**(args.get("env_kwargs") or {}), **kwargs}}
