@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 Demo = tuple[DemoFile, str]  # a demonstration in a file
 SOURCE = "source"  # the attribute of a demonstration that says which one it was, and before that
+ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how
 
 
 @dataclass
@@ -120,6 +121,15 @@ def open_file(path: Path) -> DemoFile:
             f"offrl convert {path} OUT --to robomimic"
         )
     return file
+
+
+def check_range(file: DemoFile) -> None:
+    """Raise ``ValueError`` for actions that no environment takes as they are."""
+    if ACTION_MAP in file.attributes():
+        raise ValueError(
+            f"{file.path}: its actions were brought into another range; undo that first: "
+            f"offrl edit actions {file.path} --undo-range --output OUT"
+        )
 
 
 def labelled(files: Sequence[DemoFile]) -> dict[DemoFile, str]:

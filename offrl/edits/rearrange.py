@@ -10,8 +10,7 @@ from typing import Any
 from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.storage import CHUNK_BYTES, StoredArray, kind_of_step
 from offrl.data.writer import split as drawn
-from offrl.edits.edit import Edit, labelled, of_files
-from offrl.edits.relabel import ACTION_MAP, check_range
+from offrl.edits.edit import ACTION_MAP, Edit, check_range, labelled, of_files
 from offrl.edits.selection import Facts
 
 log = logging.getLogger(__name__)

@@ -8,11 +8,10 @@ import numpy as np
 
 from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.edits import simulated
-from offrl.edits.edit import Edit, of_files
+from offrl.edits.edit import ACTION_MAP, Edit, check_range, of_files
 from offrl.edits.selection import success_steps
 from offrl.normalize import axis_angle_to_rot_6d
 
-ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how
 WIDTH = 7  # of an arm's action: position, rotation, gripper
 
 
@@ -145,15 +144,6 @@ def known_kind(file: DemoFile, kind: str | None) -> str:
             "absolute; say so: --kind delta, or --kind absolute"
         )
     return kind
-
-
-def check_range(file: DemoFile) -> None:
-    """Raise ``ValueError`` for actions that no environment takes as they are."""
-    if ACTION_MAP in file.attributes():
-        raise ValueError(
-            f"{file.path}: its actions were brought into another range; undo that first: "
-            f"offrl edit actions {file.path} --undo-range --output OUT"
-        )
 
 
 def parts_of(actions: np.ndarray, kind: str, place: str) -> dict[str, np.ndarray]:
