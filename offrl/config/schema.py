@@ -135,7 +135,8 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     """Data, batches, and the length of the training."""
     algo: AlgoConfig = AlgoConfig()
-    """Settings of the algorithm. Its keys depend on algo_name."""
+    """Settings of the algorithm: its networks, losses, optimizers and learning rates. Its keys
+    depend on algo_name."""
     observation: ObservationConfig = ObservationConfig()
     """Observations that the policy sees, and their encoders."""
     distributed: DistributedConfig = DistributedConfig()
