@@ -14,6 +14,7 @@ from offrl.config.content import check_content, place, shown
 from offrl.config.hints import unknown_keys
 from offrl.config.schema import Config
 from offrl.config.section import Section
+from offrl.config.train import TrainConfig
 from offrl.modules import allow_names, check_allowed, names_in
 from offrl.registry import ALGO_CONFIGS, ALGOS
 from offrl.robomimic.configs import upgrade_config
@@ -102,7 +103,13 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
         algo_class, _ = make_class(config.algo)
         algo_class.complete_observation(config.observation, overrides.get("observation", {}))
         said = merge(section.DEFAULTS.get("train", {}), overrides.get("train", {}))
-        for key, value in algo_class.train_defaults(config.algo).items():
+        needed = dict.fromkeys((*TrainConfig().dataset_keys, *algo_class.NEEDS))
+        follows = {
+            "hdf5_load_next_obs": "next_obs" in needed,
+            "dataset_keys": [key for key in needed if key not in ("obs", "next_obs")],
+            **algo_class.window(config.algo),
+        }
+        for key, value in follows.items():
             if key not in said:
                 try:
                     setattr(config.train, key, value)

@@ -10,7 +10,7 @@ from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Learning
 from offrl.algos.shared.weights import Average, fitting, weights_of
-from offrl.config import AlgoConfig, Config, OptimConfig, TrainConfig
+from offrl.config import AlgoConfig, Config, OptimConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import Normalizer, Stats
 from offrl.specs import ObsSpec, with_goal
@@ -116,17 +116,6 @@ class Algo(Modes):
         return {}
 
     @classmethod
-    def train_defaults(cls, algo_config: AlgoConfig) -> dict[str, Any]:
-        """Give the keys of ``train`` that follow from ``NEEDS`` and ``window``, unless a config
-        sets them."""
-        keys = dict.fromkeys((*TrainConfig().dataset_keys, *cls.NEEDS))
-        return {
-            "hdf5_load_next_obs": "next_obs" in keys,
-            "dataset_keys": [key for key in keys if key not in ("obs", "next_obs")],
-            **cls.window(algo_config),
-        }
-
-    @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
         """Fill in, in the section ``observation`` of a config, what follows from the rest of it.
         ``stated`` is what the config itself says there."""
@@ -179,15 +168,11 @@ class Algo(Modes):
         observations, which have the goal with them. ``pad_mask`` is ``[B, T, 1]`` if some steps
         must not count, else ``None``."""
         mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
+        parts = {key: self.needed(batch, key) for key in self.NEEDS}
+        seen = {key: parts.pop(key) for key in ("obs", "next_obs") if key in parts}
         goal = self.prepare_obs(batch.get("goal_obs"), "goal")
-        ready: dict[str, Any] = {"goal_obs": goal, "pad_mask": self.to_device(mask)}
-        for key in self.NEEDS:
-            part = self.needed(batch, key)
-            if key in ("obs", "next_obs"):
-                ready[key] = with_goal(self.prepare_obs(part), goal)
-            else:
-                ready[key] = self.to_device(part)
-        return ready
+        ready = {key: with_goal(self.prepare_obs(obs), goal) for key, obs in seen.items()}
+        return {**ready, **self.to_device({**parts, "pad_mask": mask}), "goal_obs": goal}
 
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
@@ -251,8 +236,8 @@ class Algo(Modes):
     def postprocess_batch_for_training(
         self, batch: dict[str, Any], obs_normalization_stats: Any = None
     ) -> dict[str, Any]:
-        """Give the batch back as it is, as robomimic's loops call this and batches are normalised
-        already. ``ValueError`` for statistics that the algorithm was not told of."""
+        """Give the batch back, as robomimic's loops call this and it is normalised already. Raises
+        ``ValueError`` for statistics that the algorithm was not told of."""
         if obs_normalization_stats and not self.obs_normalizer.stats:
             raise ValueError(
                 "obs_normalization_stats: batches are normalised by the algorithm's own; call "
@@ -264,11 +249,11 @@ class Algo(Modes):
         """Do nothing, as robomimic's loops call this and learning rates have moved already."""
 
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
-        """Give ``batch[key]``; ``ValueError`` if the config does not ask the data for it."""
+        """Give ``batch[key]``. Raises ``ValueError`` if the config does not ask the data for it."""
         if key not in batch:
-            remedy = f"train.dataset_keys: lacks {key!r}; add it"
-            if key == "next_obs":
-                remedy = "train.hdf5_load_next_obs: set it to true"
+            remedy = "train.hdf5_load_next_obs: set it to true"
+            if key != "next_obs":
+                remedy = f"train.dataset_keys: lacks {key!r}; add it"
             raise ValueError(f"{remedy}: {self.global_config.algo_name} learns from {key}")
         return batch[key]
 
@@ -346,22 +331,14 @@ class Algo(Modes):
         self.action_normalizer = Normalizer(actions, self.device)
 
     def serialize(self) -> dict[str, Any]:
-        """Give all state, as tensors, numbers, strings, lists and dicts. ``ValueError`` for a copy
-        in another process that only acts."""
+        """Give all state, as tensors, numbers, strings, lists and dicts. Raises ``ValueError`` for
+        a copy in another process that only acts."""
         self._refuse_a_copy()
         with self.trained_weights():
-            nets = dict(self.nets.state_dict())
-            ema = self._average.serialize()
-        return {
-            "nets": nets,
-            **ema,
-            **self._learning.serialize(),
-            **{name: getattr(self, name) for name in self.COUNTERS},
-            "normalization": {
-                "obs": self.obs_normalizer.stats,
-                "actions": self.action_normalizer.stats,
-            },
-        }
+            weights = {"nets": dict(self.nets.state_dict()), **self._average.serialize()}
+        counters = {name: getattr(self, name) for name in self.COUNTERS}
+        stats = {"obs": self.obs_normalizer.stats, "actions": self.action_normalizer.stats}
+        return {**weights, **self._learning.serialize(), **counters, "normalization": stats}
 
     def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         """Take over what ``serialize`` returned, or a ``state_dict`` of the networks, robomimic's
@@ -409,8 +386,8 @@ class Algo(Modes):
         return {"algo": stored.algo.to_dict()}
 
     def start_from(self, content: Mapping[str, Any]) -> None:
-        """Take over the weights of a checkpoint, to train them further. ``ValueError`` if they are
-        of another algorithm, or do not fit."""
+        """Take over the weights of a checkpoint, to train them further. Raises ``ValueError`` if
+        they are of another algorithm, or do not fit."""
         _check_start(self.global_config.algo_name, content["algo_name"])
         self.deserialize(weights_of(content["model"]))
 

@@ -10,31 +10,22 @@ from offrl import models
 from offrl.algos.base import Obs, PolicyAlgo, Seen, ValueAlgo
 from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.algos.shared.returns import ends_of, gae
-from offrl.config import (
-    AlgoConfig,
-    Count,
-    LearningRateConfig,
-    NonNegative,
-    OptimConfig,
-    Section,
-    Share,
-)
-from offrl.config.algo import while_acting
+from offrl.config import AlgoConfig, Count, NonNegative, OptimConfig, Section, Share
+from offrl.config.algo import LearningRateConfig, while_acting
 from offrl.config.section import options_of
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 
 def one_optimizer(rate: float, kind: str = "adam") -> dict[str, OptimConfig]:
-    """The optimizer of policy and value together, with the epsilon that is usual for them."""
+    """Give the optimizer of policy and value together, with the epsilon that is usual for them."""
     learning_rate = LearningRateConfig(initial=rate)
     return {"policy": OptimConfig(optimizer_type=kind, epsilon=1e-5, learning_rate=learning_rate)}
 
 
 def collecting(num_steps: int, **train: Any) -> dict[str, Any]:
-    """Defaults of other sections: rounds of ``num_steps`` steps in one environment."""
-    online = {"num_envs": 1, "collect_steps": num_steps}
-    return while_acting(online, max_grad_norm=0.5, **train)
+    """Give defaults of other sections: rounds of ``num_steps`` steps in one environment."""
+    return while_acting({"num_envs": 1, "collect_steps": num_steps}, max_grad_norm=0.5, **train)
 
 
 class MemoryConfig(Section):
@@ -115,9 +106,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def _create_networks(self) -> None:
         config = self.algo_config
-        head: dict[str, Any] = {"head": "categorical"}
-        if not self.is_discrete:
-            head = {"head": "free_gaussian", "log_std_init": config.log_std_init}
+        gaussian = {"head": "free_gaussian", "log_std_init": config.log_std_init}
+        head: dict[str, Any] = {"head": "categorical"} if self.is_discrete else gaussian
         self.nets["policy"] = models.ActorValue(
             self.obs_spec,
             self.ac_dim,
@@ -150,6 +140,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     @property
     def learns_segments(self) -> bool:
+        """True if the rows of a segment are learned from together, in their order."""
         return self.algo_config.memory.enabled
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
@@ -168,8 +159,19 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             ``mask``, all ``[N, L]``: in which rows a step was taken. What was observed after it is
             in the next row. ``state`` is what ``act`` had in the first row, or ``None``.
         """
+        name = self.global_config.algo_name
+        if "mask" not in batch or "terminated" not in batch:
+            raise ValueError(
+                f"{name}: learns from rounds of its own steps, with mask and terminated "
+                f"[N, L]; the batch holds {', '.join(batch)}; set train.num_steps"
+            )
+        mask = batch["mask"].cpu()
+        if mask[:, -1].any():
+            raise ValueError(
+                f"{name}: the last row of the mask holds a step, and what was observed after it is "
+                "nowhere; add a row with that observation, which is not in the mask"
+            )
         with torch.no_grad():
-            mask = self._mask(batch)
             obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
             actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
             starts = torch.zeros_like(mask)
@@ -204,8 +206,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     def gae(
         self, values: Tensor, rewards: Tensor, terminated: Tensor, mask: Tensor
     ) -> dict[str, Tensor]:
-        """Generalised ``advantages`` and ``returns`` ``[N L]`` by values ``[N L]``, and how much of
-        the returns these explain; the others are ``[N, L]``."""
+        """Compute generalised ``advantages`` and ``returns`` ``[N L]`` by values ``[N L]``, and how
+        much of the returns these explain; the other arguments are ``[N, L]``."""
         config, taken = self.algo_config, mask.cpu().numpy()
         v = values.view(mask.shape).cpu().numpy()
         advantages = gae(
@@ -221,21 +223,6 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         explained = torch.tensor(1 - error / max(spread, 1e-8), dtype=torch.float32)
         return {"advantages": found, "returns": found + values, "explained_variance": explained}
 
-    def _mask(self, batch: Mapping[str, Any]) -> Tensor:
-        name = self.global_config.algo_name
-        if "mask" not in batch or "terminated" not in batch:
-            raise ValueError(
-                f"{name}: learns from rounds of its own steps, with mask and terminated "
-                f"[N, L]; the batch holds {', '.join(batch)}; set train.num_steps"
-            )
-        mask = batch["mask"].cpu()
-        if mask[:, -1].any():
-            raise ValueError(
-                f"{name}: the last row of the mask holds a step, and what was observed after it is "
-                "nowhere; add a row with that observation, which is not in the mask"
-            )
-        return mask
-
     def learn(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Make all updates of a round. Returns what the last one says."""
         info: dict[str, Any] = {}
@@ -244,12 +231,12 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return info
 
     def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The batches that a processed round is learned in: one of all its steps."""
+        """Yield the batches that a processed round is learned in: one of all its steps."""
         yield self._batch(data)
 
     def shuffled(self, data: Mapping[str, Any], num_passes: int) -> Iterator[dict[str, Any]]:
-        """Batches of ``train.batch_size`` steps at most, all of much the same size, in several
-        passes. Each has an order of its own. Segments stay whole."""
+        """Yield batches of ``train.batch_size`` steps at most, all of much the same size, in
+        several passes. Each has an order of its own. Segments stay whole."""
         num, size = len(data["actions"]), self.global_config.train.batch_size
         if self.learns_segments:
             size = max(1, size // (data["actions"].shape[1] - 1))
@@ -265,25 +252,22 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
                 )
 
     def _batch(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The batch of all of the data."""
+        """Make the batch of all of the data, in which segments ``[n, L, ...]`` are rows."""
         if not self.learns_segments:
             return dict(data)
-        mask = data["mask"].flatten()
-        batch = {
-            key: part if key in ("state", "starts") or part is None else _joined(part)
-            for key, part in data.items()
-        }
-        return batch | {key: batch[key][mask] for key in self.OF_STEPS}
+        segments = {key: part for key, part in data.items() if key not in ("state", "starts")}
+        rows = map_leaves(lambda x: x.flatten(0, 1) if x.ndim else x, segments)
+        return {**data, **rows, **{key: rows[key][rows["mask"]] for key in self.OF_STEPS}}
 
     # -- updates ----------------------------------------------------------------------------------
 
     def policy_and_values(self, batch: Mapping[str, Any]) -> tuple[Any, Tensor]:
-        """The policy and the values of all rows of a batch, ``[R, 1, A]`` and ``[R]``."""
+        """Compute the policy and the values of all rows of a batch, ``[R, 1, A]`` and ``[R]``."""
         pi, values, _ = self.nets["policy"](*self._inputs(batch))
         return self._allowed(pi, batch["obs"]), values
 
     def policy(self, batch: Mapping[str, Any]) -> Any:
-        """The policy of all rows of a batch, ``[R, 1, A]``."""
+        """Compute the policy of all rows of a batch, ``[R, 1, A]``."""
         pi, _ = self.nets["policy"].policy(*self._inputs(batch))
         return self._allowed(pi, batch["obs"])
 
@@ -292,8 +276,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return batch["obs"], batch.get("state"), starts
 
     def evaluate(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """The logarithms of the probabilities of the actions, the entropies of the policy and the
-        values, of all steps of a batch: ``[M]`` each."""
+        """Compute the logarithms of the probabilities of the actions, the entropies of the policy
+        and the values, of all steps of a batch: ``[M]`` each."""
         pi, values = self.policy_and_values(batch)
         log_probs, entropy = pi.log_prob(batch["actions"])[:, 0], pi.entropy()[:, 0]
         if not self.learns_segments:
@@ -302,7 +286,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return log_probs[mask], entropy[mask], values[mask]
 
     def normalized(self, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Advantages ``[M]``, normalised over the steps (in the mask), if the config says so and
+        """Normalise advantages ``[M]`` over the steps (in the mask), if the config says so and
         there are two of them."""
         if not self.algo_config.normalize_advantage:
             return advantages
@@ -313,7 +297,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return (advantages - mean) / (std + 1e-8)
 
     def means(self, mask: Tensor, *of_rows: Tensor) -> list[Tensor]:
-        """The means over the steps in the mask ``[R]`` of what rows have, ``[R]`` each."""
+        """Take means over the steps in the mask ``[R]`` of what rows have, ``[R]`` each."""
         share = mask / mask.sum()
         return [share @ x for x in of_rows]
 
@@ -338,13 +322,13 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     # -- acting -----------------------------------------------------------------------------------
 
     def _allowed(self, pi: Any, obs: Obs) -> Any:
-        """The policy without the actions that are forbidden."""
+        """Take the actions that are forbidden out of the policy."""
         if ACTION_MASK not in obs or not self.is_discrete:
             return pi
         return type(pi)(masked(pi.logits[:, 0], obs)[:, None])
 
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
-        """A sample of the policy while it ``explores``, else its likeliest action."""
+        """Draw a sample of the policy while it ``explores``, else take its likeliest action."""
         obs = seen.obs
         if self.explores and seen.generators is None and self._is_quick(obs):
             return torch.from_numpy(self.nets["policy"].quick_sample(self.prepare_obs(obs))), None
@@ -353,7 +337,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return pi.sample(seen.generators) if self.explores else pi.mode(), state
 
     def _is_quick(self, obs: Obs) -> bool:
-        """Whether all actions are allowed, and the network has a quick way to draw them, which no
+        """Say if all actions are allowed, and the network has a quick way to draw them, which no
         subclass has replaced by a distribution of its own."""
         is_own = type(self).action_distribution is PolicyGradient.action_distribution
         num = len(next(iter(obs.values())))
@@ -372,10 +356,6 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return super().raw_action(action if self.is_discrete else action.clamp(-1.0, 1.0))
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        """The value ``[B, 1]`` of states ``{key: [B, ...]}``; nothing is remembered before them."""
+        """Estimate the value ``[B, 1]`` of states ``{key: [B, ...]}``, before which nothing is
+        remembered."""
         return self.nets["policy"](self.prepare_states(obs_dict))[1][:, None]
-
-
-def _joined(part: Any) -> Any:
-    """Segments ``[n, L, ...]`` as rows ``[n L, ...]``."""
-    return map_leaves(lambda x: x.flatten(0, 1) if x.ndim else x, part)

@@ -17,9 +17,8 @@ Bools = NDArray[np.bool_]
 
 
 def ends_of(mask: Bools) -> Bools:
-    """Say where steps are the last ones of an episode or of the rollout, if ``mask`` says from
-    which
-    rows a step was taken: those behind which comes a row without one."""
+    """Say where steps are the last ones of an episode or of the rollout: those behind which comes a
+    row without a step, by the ``mask`` of rows from which one was taken."""
     ends = np.ones_like(mask)
     ends[:, :-1] = ~mask[:, 1:]
     return ends
@@ -28,8 +27,8 @@ def ends_of(mask: Bools) -> Bools:
 def gae(
     rewards: Floats, values: Floats, terminated: Bools, ends: Bools, gamma: float, lambda_: float
 ) -> Floats:
-    """Generalised advantage estimates (Schulman et al., 2016, arXiv:1506.02438, equation 16):
-    ``sum_k (gamma lambda)^k delta_(t + k)`` over the rest of the episode, where
+    """Compute generalised advantage estimates (Schulman et al., 2016, arXiv:1506.02438, equation
+    16): ``sum_k (gamma lambda)^k delta_(t + k)`` over the rest of the episode, where
     ``delta_t = r_t + gamma V(s_(t + 1)) - V(s_t)``."""
     deltas = rewards + gamma * _next_values(values, terminated) - values
     return _sums(deltas, np.full_like(deltas, gamma * lambda_), ends)
@@ -45,8 +44,8 @@ def vtrace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
 ) -> tuple[Floats, Floats]:
-    """V-trace (Espeholt et al., 2018, arXiv:1802.01561, equation 1): targets of values, and the
-    advantages that weigh the policy's gradient (section 4.2).
+    """Compute V-trace (Espeholt et al., 2018, arXiv:1802.01561, equation 1): targets of values, and
+    the advantages that weigh the policy's gradient (section 4.2).
 
     log_ratios: of the probabilities of the actions, the present policy's to those of the one that
         took them.
@@ -61,14 +60,14 @@ def vtrace(
 
 
 def _next_values(values: Floats, terminated: Bools) -> Floats:
-    """The value of what follows each step; of the last row nothing is known."""
+    """Shift values to the step before; of the last row nothing is known."""
     following = np.zeros_like(values)
     following[:, :-1] = np.where(terminated[:, :-1], 0.0, values[:, 1:])
     return following
 
 
 def _sums(terms: Floats, factors: Floats, ends: Bools) -> Floats:
-    """``x_t = terms_t + factors_t x_(t + 1)``, where ``x`` is nothing behind ``ends``."""
+    """Sum ``x_t = terms_t + factors_t x_(t + 1)``, where ``x`` is nothing behind ``ends``."""
     sums, later = np.empty_like(terms), np.zeros_like(terms[:, 0])
     for step in reversed(range(terms.shape[1])):
         later = np.where(ends[:, step], 0.0, later)

@@ -42,12 +42,11 @@ class TDLearner(ValueAlgo):
 
     def take_stock(self) -> None:
         super().take_stock()
-        self._targets: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
-        self._statistics: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._targets: dict[str, tuple[list[Tensor], list[Tensor], list[tuple[Tensor, ...]]]] = {}
         for name in [name for name in self.nets if f"{name}_target" in self.nets]:
             slow, fast = self.nets[f"{name}_target"], self.nets[name]
-            self._targets[name] = list(slow.parameters()), list(fast.parameters())
-            self._statistics[name] = list(zip(slow.buffers(), fast.buffers(), strict=True))
+            statistics = [*zip(slow.buffers(), fast.buffers(), strict=True)]
+            self._targets[name] = [*slow.parameters()], [*fast.parameters()], statistics
 
     @classmethod
     def window(cls, algo_config: TDConfig) -> dict[str, int]:
@@ -92,12 +91,13 @@ class TDLearner(ValueAlgo):
             return
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(1 - self.algo_config.target_tau)
         for name in names or self._targets:
-            average(*self._targets[name], 0)
-            for theirs, statistic in self._statistics[name]:
-                theirs.copy_(statistic)
+            slow, fast, statistics = self._targets[name]
+            average(slow, fast, 0)
+            for theirs, ours in statistics:
+                theirs.copy_(ours)
 
     def sync_target(self) -> None:
-        for slow, fast in self._targets.values():
+        for slow, fast, _ in self._targets.values():
             for theirs, ours in zip(slow, fast, strict=True):
                 theirs.data.copy_(ours.data)
 
@@ -121,19 +121,16 @@ class TDLearner(ValueAlgo):
                 )
         if self.algo_config.critic.value_bounds:
             low, high = self.algo_config.critic.value_bounds
-            least, largest = self._range_of_returns(values)
+            if self.global_config.train.goal_rewards:  # -1 for ever at worst
+                ahead = 1 - self.algo_config.discount
+                least, largest = (-1 / ahead if ahead else -inf), 0.0
+            else:
+                least, largest = (float(x) for x in values("returns").aminmax())
             if least < low or largest > high:
                 raise ValueError(
                     f"algo.critic.value_bounds: [{low:g}, {high:g}], but discounted returns reach "
                     f"from {least:g} to {largest:g}; widen them"
                 )
-
-    def _range_of_returns(self, values: Callable[..., Tensor]) -> tuple[float, float]:
-        if self.global_config.train.goal_rewards:  # -1 for ever at worst
-            ahead = 1 - self.algo_config.discount
-            return (-1 / ahead if ahead else -inf), 0.0
-        least, largest = values("returns").aminmax()
-        return float(least), float(largest)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         n, now = self.algo_config.n_step, self.num_frames - 1
@@ -166,7 +163,8 @@ class TDLearner(ValueAlgo):
     def obs_after(
         self, batch: Mapping[str, Any], n: int, num_steps: Tensor | int
     ) -> dict[str, Tensor]:
-        """The frames seen after the window's first ``n`` steps, of which ``num_steps`` count."""
+        """Prepare the frames seen after a window's first ``n`` steps, of which ``num_steps``
+        count."""
         now = self.num_frames - 1
         later = frames_from(self.needed(batch, "next_obs"), n + now - 1, 1)
         if now:
@@ -177,9 +175,9 @@ class TDLearner(ValueAlgo):
     def _returns(
         self, rewards: Tensor, dones: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | int]:
-        """For steps ``[B, n]``, the discounted sum of their rewards, whether the episode terminated
-        among them, and the factor of the value after them, ``[B, 1]`` each; and how many count, the
-        same number or ``[B]``."""
+        """Compute, for steps ``[B, n]``, the discounted sum of their rewards, 1 if the episode
+        terminated among them, and the factor of the value after them, ``[B, 1]`` each; and how many
+        count, the same number or ``[B]``."""
         gamma, n = self.algo_config.discount, rewards.shape[1]
         after, num_steps = gamma, n
         masks = self.global_config.train.mask_padded_steps
@@ -204,10 +202,10 @@ class TDLearner(ValueAlgo):
     # -- updates ----------------------------------------------------------------------------------
 
     def td_losses(self, q: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The loss of each critic, ``[N]``, for values ``[N, B, 1]``, targets ``[B, 1]`` and, if
-        the samples are weighted, their weights ``[B, 1]``."""
-        losses = torch.nn.functional
-        error = losses.smooth_l1_loss if self.algo_config.critic.use_huber else losses.mse_loss
+        """Compute the loss of each critic, ``[N]``, for values ``[N, B, 1]``, targets ``[B, 1]``
+        and, if the samples are weighted, their weights ``[B, 1]``."""
+        kind = "smooth_l1_loss" if self.algo_config.critic.use_huber else "mse_loss"
+        error = getattr(torch.nn.functional, kind)
         each = error(q, target.expand_as(q), reduction="none")
         self.td_errors = None
         if weights is not None:
@@ -216,18 +214,19 @@ class TDLearner(ValueAlgo):
         return each.mean((1, 2))
 
     def backup(self, batch: Mapping[str, Any], next_actions: Tensor) -> Tensor:
-        """The critics' target for the best of some actions ``[B, K, A]`` to follow: ``[B, 1]``."""
+        """Compute the critics' target ``[B, 1]`` for the best of some actions ``[B, K, A]`` to
+        follow."""
         next_q = self.nets["critic_target"](batch["next_obs"], next_actions)
         value = self.pessimistic(next_q).amax(1, keepdim=True)
         return batch["rewards"] + batch["discounts"] * value
 
     def critic_losses(self, batch: Mapping[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
-        """``td_losses`` of the batch's actions, and the values ``[N, B, 1]`` that they are of."""
+        """Compute ``td_losses`` of the batch's actions, and their values ``[N, B, 1]``."""
         q = self.nets["critic"](batch["obs"], batch["actions"])
         return self.td_losses(q, target, batch.get("weights")), q
 
     def pessimistic(self, q: Tensor) -> Tensor:
-        """The critics' values ``[N, ...]`` as one: the least, or in part the largest, by
+        """Reduce the critics' values ``[N, ...]`` to the least, or in part the largest, by
         ``critic.ensemble.weight`` (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
         weight = getattr(self.algo_config.critic.ensemble, "weight", 1)
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
@@ -247,23 +246,22 @@ class TDLearner(ValueAlgo):
     # -- values -----------------------------------------------------------------------------------
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        """The first critic's value of the likeliest action (``best_guess``): ``[B, 1]``."""
+        """Estimate the first critic's value ``[B, 1]`` of the likeliest action
+        (``best_guess``)."""
         obs = self.prepare_states(obs_dict, goal_dict)
         return self.nets["critic"].first(obs, self.best_guess(obs, obs.get(GOAL)))
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
     ) -> Tensor:
-        """The first critic's value of actions ``[B, A]``: ``[B, 1]``."""
+        """Estimate the first critic's value ``[B, 1]`` of actions ``[B, A]``."""
         obs = self.prepare_states(obs_dict, goal_dict)
         return self.nets["critic"].first(obs, self.to_device(actions)[:, None])
 
-    # -- logs -------------------------------------------------------------------------------------
-
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         logs = super().log_info(info)
-        if "critic" in self.nets:
-            rate = logs.pop("Optimizer/critic0_lr")
+        rate = logs.pop("Optimizer/critic0_lr", None)
+        if rate is not None:  # robomimic has an optimizer for each critic
             members = range(self.nets["critic"].num_critics)
             logs |= {f"Optimizer/critic{i}0_lr": rate for i in members}
         return logs
@@ -282,8 +280,8 @@ def spread(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def frames_from(obs: Obs, starts: Tensor | int, num: int) -> Obs:
-    """``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's own of
-    ``starts`` ``[B]``."""
+    """Take ``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's
+    own of ``starts`` ``[B]``."""
     if isinstance(starts, int):
         stop = starts + num
         return {k: x if x.shape[1] == num else x[:, starts:stop] for k, x in obs.items()}
