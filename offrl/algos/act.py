@@ -1,12 +1,10 @@
 """ACT, Action Chunking with Transformers (Zhao et al., 2023, arXiv:2304.13705): a conditional VAE
 predicts long chunks, and what overlaps is averaged."""
 
-from typing import Any
-
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, masked_mean, register_algo
+from offrl.algos.base import Batch, Generators, Info, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
 from offrl.config import Count, NonNegative, Section
 from offrl.config.algo import adamw
@@ -48,7 +46,7 @@ class ACTConfig(ChunkConfig):
     """Number of latents (z), the style of a chunk."""
     draws_latent: bool = False
     """Draw z while acting. If false, it is the mean of the prior, 0."""
-    kl_weight: float = Field(10.0, ge=0)
+    kl_weight: NonNegative = 10.0
     """Weight of the KL divergence against the error of actions."""
 
 
@@ -69,7 +67,7 @@ class ACT(ChunkPolicy):
             **config.transformer.to_dict(),
         )
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         net, mask = self.nets["policy"], batch["pad_mask"]
         mean, logvar = net.posterior(batch["obs"], batch["actions"], mask)
         z = mean + (logvar / 2).exp() * torch.randn_like(mean)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from offrl import models
 from offrl.algos.base import (
@@ -21,7 +21,7 @@ from offrl.algos.base import (
     masked_mean,
     register_algo_factory_func,
 )
-from offrl.config import AlgoConfig, Count, Section
+from offrl.config import AlgoConfig, Count, NonNegative, Section
 from offrl.config.networks import GaussianConfig, GMMConfig, RNNConfig, TransformerConfig, VAEConfig
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
@@ -54,11 +54,11 @@ def vae_loss(
 class LossConfig(Section):
     """Weights of the terms of a deterministic policy's loss."""
 
-    l2_weight: float = Field(1.0, ge=0)
+    l2_weight: NonNegative = 1.0
     """Weight of the squared error."""
-    l1_weight: float = Field(0.0, ge=0)
+    l1_weight: NonNegative = 0.0
     """Weight of the Huber error."""
-    cos_weight: float = Field(0.0, ge=0)
+    cos_weight: NonNegative = 0.0
     """Weight of the cosine distance of an action's first three numbers, which are the translation
     of the end effector."""
 

@@ -6,14 +6,14 @@ one of the highest value is taken: in the targets and while acting.
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from offrl import models
 from offrl.algos.base import Batch, Generators, Info, PolicyAlgo, Seen
 from offrl.algos.bc import LOG_NAMES, vae_loss
 from offrl.algos.shared.distributional import DistributionalCritic, register_distributional
 from offrl.algos.shared.td import TDLearner
-from offrl.config import Count, OptimConfig, Section
+from offrl.config import Count, NonNegative, OptimConfig, Section
 from offrl.config.algo import (
     DistributionalCriticConfig,
     StagedTDConfig,
@@ -48,7 +48,7 @@ class ActionSamplerConfig(Section):
 class PerturbationConfig(Section):
     enabled: bool = False
     """Let a network change proposed actions a little."""
-    perturbation_scale: float = Field(0.05, ge=0)
+    perturbation_scale: NonNegative = 0.05
     """Largest change of each of an action's numbers."""
     layer_dims: list[Count] = [300, 400]
     """Sizes of the hidden layers of that network."""

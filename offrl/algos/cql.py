@@ -4,12 +4,12 @@ are pushed down on actions that the policy or chance proposes and up on those of
 import math
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from offrl import models
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.sac_n import SACN, SACActorConfig, SACCriticConfig
-from offrl.config import Count
+from offrl.config import Count, NonNegative
 from offrl.config.algo import TDConfig, learning_rates
 from offrl.lazy import Tensor, torch
 
@@ -20,11 +20,11 @@ class CQLCriticConfig(SACCriticConfig):
     target_action: Literal["sample", "mean"] = "sample"
     """The policy's action in a target, where num_action_samples is 1: one that is drawn, as
     robomimic's, or the tanh of its mean, as d3rlpy's."""
-    cql_weight: float = Field(1.0, ge=0)
+    cql_weight: NonNegative = 1.0
     """Weight of the gap between the values of proposed actions and of the data's, where it is not
     tuned (target_q_gap)."""
     deterministic_backup: bool = True
-    min_q_weight: float = Field(1.0, ge=0)
+    min_q_weight: NonNegative = 1.0
     """Factor on the gap."""
     target_q_gap: float | None = 5.0
     """Gap that the weight is tuned to hold. null or a negative number: no tuning, the weight is

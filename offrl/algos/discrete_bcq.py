@@ -12,6 +12,7 @@ from offrl import models
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.algos.shared.masks import masked
+from offrl.config import NonNegative
 from offrl.lazy import Tensor, torch
 
 
@@ -22,7 +23,7 @@ class DiscreteBCQConfig(DDQNConfig):
     threshold: float = Field(0.3, ge=0, le=1)
     """Actions are excluded that are less likely in the data than this share of the likeliest one. 0
     is double DQN, 1 is cloning."""
-    logit_weight: float = Field(1e-2, ge=0)
+    logit_weight: NonNegative = 1e-2
     """Weight of the squared logits of the network that imitates."""
 
 

@@ -4,17 +4,16 @@ values are pushed down where they are high and up on the data's actions.
 On double DQN; the paper's is on quantile regression.
 """
 
-from pydantic import Field
-
 from offrl.algos.base import Batch, register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
+from offrl.config import NonNegative
 from offrl.lazy import Tensor, torch
 
 
 class DiscreteCQLConfig(DDQNConfig):
     ALGO_NAME = "discrete_cql"
 
-    alpha: float = Field(1.0, ge=0)
+    alpha: NonNegative = 1.0
     """Weight of the gap between the values of all actions and of the data's. The less data there
     is, the larger it should be."""
 

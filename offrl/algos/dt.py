@@ -8,7 +8,16 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import Obs, PolicyAlgo, Seen, check_rewards, masked_mean, register_algo
+from offrl.algos.base import (
+    Batch,
+    Info,
+    Obs,
+    PolicyAlgo,
+    Seen,
+    check_rewards,
+    masked_mean,
+    register_algo,
+)
 from offrl.config import AlgoConfig, Count, RewardsConfig, Steps
 from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
@@ -121,7 +130,7 @@ class DT(PolicyAlgo):
             "timesteps": window["timesteps"].to(self.device),
         }
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         net = self.nets["policy"]
         states = net.encoder(batch["obs"])
         pi = net.head(net(batch["returns"], states, batch["actions"], batch["timesteps"]))

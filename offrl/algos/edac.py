@@ -7,6 +7,7 @@ from pydantic import Field
 
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.sac_n import SACN, SACCriticConfig, SACNConfig
+from offrl.config import NonNegative
 from offrl.config.algo import EnsembleConfig
 from offrl.lazy import Tensor, torch
 
@@ -24,7 +25,7 @@ class EDACConfig(SACNConfig):
     ALGO_NAME = "edac"
 
     critic: EDACCriticConfig = EDACCriticConfig(layer_dims=[256, 256, 256])
-    eta: float = Field(1.0, ge=0)
+    eta: NonNegative = 1.0
     """Weight of the similarity of the critics' gradients."""
 
 

@@ -8,15 +8,13 @@ each in a step of its own optimizer for every batch.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
-
 from offrl import models
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.ppo import PPO, PPOConfig
 from offrl.algos.shared.imitation import Imitator
 from offrl.algos.shared.policy_gradient import one_optimizer
 from offrl.algos.shared.td import frames_from
-from offrl.config import Count, Section
+from offrl.config import Count, NonNegative, Section
 from offrl.config.algo import learning_rates
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
@@ -31,7 +29,7 @@ REWARDS = {
 class DiscriminatorConfig(Section):
     layer_dims: list[Count] = [100, 100]
     """Sizes of the hidden layers."""
-    gradient_penalty: float = Field(1.0, ge=0)
+    gradient_penalty: NonNegative = 1.0
     """Weight of the squared gradient of the logits between steps of both kinds. It keeps rewards
     finite where the kinds are easily told apart."""
 
@@ -90,7 +88,7 @@ class GAIL(Imitator, PPO):
         away."""
         return actions if self.is_discrete else actions.clamp(-1.0, 1.0)
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         info = super().update(batch)
         discriminator = self.nets["discriminator"]
         own = discriminator.encode(batch["obs"]), self._bounded(batch["actions"])

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import model_validator
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, PlannerAlgo, register_algo_factory_func
-from offrl.algos.bc import LOG_NAMES
+from offrl.algos.base import Batch, Generators, Info, Obs, PlannerAlgo, register_algo_factory_func
+from offrl.algos.bc import LOG_NAMES, vae_loss
 from offrl.algos.shared.hierarchy import check_horizon
 from offrl.config import AlgoConfig, Count, Section
 from offrl.config.networks import VAEConfig
@@ -66,10 +66,8 @@ class GL(PlannerAlgo):
         if "subgoal" not in stated.get("modalities", {}):
             seen = observation.modalities.obs.get("low_dim", [])
             predicted = [key for key in seen if key != LANGUAGE]
-            observation.modalities.subgoal = {
-                **observation.modalities.subgoal,
-                "low_dim": predicted,
-            }
+            subgoal = {**observation.modalities.subgoal, "low_dim": predicted}
+            observation.modalities.subgoal = subgoal
 
     def _create_networks(self) -> None:
         horizon, seq_length = self.algo_config.subgoal_horizon, self.global_config.train.seq_length
@@ -101,12 +99,13 @@ class GL(PlannerAlgo):
             "target_subgoals": self.prepare_obs(subgoals, "subgoal"),
         }
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
-        losses = self._losses(batch)
+    def update(self, batch: Batch) -> Info:
+        losses = self.losses(batch)
         loss = losses["goal_loss"]
         return {"loss": loss, **losses, "Grad_Norms": self.optimize("goal_network", loss)}
 
-    def _losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute ``goal_loss``, the error of the subgoals, and its terms."""
         predicted, _ = self.nets["goal_network"](batch["obs"])
         targets = batch["target_subgoals"]
         errors = {key: (x - targets[key]).square().mean() for key, x in predicted.items()}
@@ -137,15 +136,15 @@ class GL(PlannerAlgo):
     def _propose(
         self, obs: Any, num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:
-        """The same as the network gives them."""
+        """Draw the same as the network gives them."""
         predicted, _ = self.nets["goal_network"](obs)
         return map_leaves(lambda x: x.repeat_interleave(num_samples, dim=1), predicted)
 
     # -- statistics -------------------------------------------------------------------------------
 
     def set_statistics(self, obs: Stats, actions: Stats, subgoals: Stats | None = None) -> None:
-        """``subgoals``: the statistics that the network's subgoals are normalised with, if not
-        those of the observations; robomimic's planners say theirs as they are recorded."""
+        """Take over statistics of a dataset, and those of the network's ``subgoals`` if these are
+        other ones; robomimic's planners give subgoals as they are recorded."""
         super().set_statistics(obs, actions)
         self.subgoal_normalizer = Normalizer(obs if subgoals is None else subgoals, self.device)
 
@@ -163,18 +162,11 @@ class GL_VAE(GL):
             self.algo_config.vae, self.obs_spec, "subgoal", self._num_frames
         )
 
-    def _losses(self, batch: dict[str, Any]) -> dict[str, Tensor]:
-        vae = self.algo_config.vae
-        terms = self.nets["goal_network"].losses(
-            batch["obs"],
-            batch["target_subgoals"],
-            vae.prior.temperature(self.epoch or 0),
-        )
-        terms = {term: value.mean() for term, value in terms.items()}
-        loss = terms["reconstruction"] + vae.kl_weight * terms["kl"]
-        logs = {LOG_NAMES[term]: value for term, value in terms.items()}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        net, config = self.nets["goal_network"], self.algo_config.vae
+        loss, terms = vae_loss(net, config, self.epoch, batch["obs"], batch["target_subgoals"])
         robomimics = {"recons_loss": terms["reconstruction"], "kl_loss": terms["kl"]}
-        return {"goal_loss": loss, **robomimics, **logs}
+        return {"goal_loss": loss, **robomimics, **{LOG_NAMES[k]: x for k, x in terms.items()}}
 
     def _propose(
         self, obs: Any, num_samples: int, generators: Generators = None
@@ -183,11 +175,8 @@ class GL_VAE(GL):
         return subgoals
 
     def latent_subgoals(self, batch: Mapping[str, Any], num_prior_samples: int = 0) -> Tensor:
-        """Encode the subgoals of a training batch: ``[B, Z]``, drawn from the posterior.
-
-        With ``num_prior_samples`` the nearest of so many draws from the prior instead, as acting
-        knows only these.
-        """
+        """Encode the subgoals of a training batch: ``[B, Z]``, drawn from the posterior, or the
+        nearest of ``num_prior_samples`` draws from the prior, which acting knows alone."""
         net, obs = self.nets["goal_network"], batch["obs"]
         posterior, _ = net.posterior(obs, given=batch["target_subgoals"])
         z = net.prior.draw(posterior, self.algo_config.vae.prior.temperature(self.epoch or 0))

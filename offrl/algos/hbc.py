@@ -12,11 +12,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from offrl.algos.base import Generators, HierarchicalAlgo, Seen, register_algo
+from offrl.algos.base import Batch, Generators, HierarchicalAlgo, Seen, register_algo
 from offrl.algos.bc import BC, BCConfig
-from offrl.algos.bc import algo_config_to_class as bc_class
 from offrl.algos.gl import GL, GLConfig
-from offrl.algos.gl import algo_config_to_class as gl_class
 from offrl.algos.shared.hierarchy import Composite
 from offrl.config import (
     AlgoConfig,
@@ -120,12 +118,11 @@ class HBC(Composite, HierarchicalAlgo):
         follow_subgoals(observation.planner, observation.actor, stated.get("actor", {}))
 
     def _make_parts(self) -> dict[str, Any]:
-        planner = self._part("planner", gl_class(self.algo_config.planner)[0], "gl")
+        planner = self._part("planner", "gl")
         return {"planner": planner, "actor": self._make_actor(planner)}
 
     def _make_actor(self, planner: Any) -> Any:
-        """An actor whose goals are the planner's subgoals."""
-        make = bc_class(self.algo_config.actor)[0]
+        """Make an actor whose goals are the planner's subgoals."""
         if self.algo_config.latent_subgoal.enabled:
             if not planner.algo_config.vae.enabled:
                 raise ValueError(
@@ -134,8 +131,8 @@ class HBC(Composite, HierarchicalAlgo):
                 )
             size = planner.nets["goal_network"].prior.latent_size
             latent = ObsKey("low_dim", (size,), EncoderConfig())
-            return self._part("actor", make, "bc", goal={LATENT: latent})
-        actor = self._part("actor", make, "bc")
+            return self._part("actor", "bc", goal={LATENT: latent})
+        actor = self._part("actor", "bc")
         goals = actor.obs_spec.groups.get("goal", {})
         subgoals = planner.obs_spec.keys("subgoal")
         for key, spec in goals.items():
@@ -155,14 +152,14 @@ class HBC(Composite, HierarchicalAlgo):
 
     @property
     def goal_planner(self) -> Any:
-        """The part that predicts."""
+        """Give the part that predicts subgoals."""
         return self.parts["planner"]
 
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The parts' batches, and the ``subgoals`` ``{key: [B, ...]}`` that the actor is to reach,
-        as they are recorded."""
+        """Make the parts' batches, and the ``subgoals`` ``{key: [B, ...]}`` that the actor is to
+        reach, as they are recorded."""
         gl, train = self.goal_planner, self.global_config.train
         later = self.needed(batch, "next_obs")
         later = {key: later[key] for key in gl.obs_spec.keys("subgoal")}
@@ -179,7 +176,7 @@ class HBC(Composite, HierarchicalAlgo):
             "subgoals": subgoals,
         }
 
-    def _batch_of(self, name: str, batch: dict[str, Any]) -> dict[str, Any]:
+    def _batch_of(self, name: str, batch: Batch) -> dict[str, Any]:
         if name != "actor":
             return batch[name]
         with torch.no_grad():
@@ -187,8 +184,8 @@ class HBC(Composite, HierarchicalAlgo):
         own = batch["actor"]
         return {**own, "obs": with_goal(own["obs"], goal), "goal_obs": goal}
 
-    def _followed(self, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The subgoals that the actor is trained with: predicted ones, or those of the data."""
+    def _followed(self, batch: Batch) -> dict[str, Tensor]:
+        """Give the subgoals to train the actor with: predicted ones, or those of the data."""
         if self.algo_config.mode == "cascade":
             return self._plan(batch["planner"])
         latent = self.algo_config.latent_subgoal
@@ -232,7 +229,7 @@ class HBC(Composite, HierarchicalAlgo):
 
 
 def follow_subgoals(planner: Any, actor: Any, stated: Mapping[str, Any]) -> None:
-    """Let the actor see what the planner sees and its subgoals, where nothing else is said."""
+    """Let the actor see the planner's observations and subgoals, where nothing else is said."""
     named = stated.get("modalities", {})
     if "obs" not in named:
         actor.modalities.obs = planner.modalities.obs

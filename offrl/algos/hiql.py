@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from offrl import models
-from offrl.algos.base import HierarchicalAlgo, Obs, register_algo
+from offrl.algos.base import Batch, HierarchicalAlgo, Info, Obs, register_algo
 from offrl.algos.iql import InSampleConfig, expectile_loss
 from offrl.algos.shared.actor_critic import ActorCritic, AdvantageConfig
 from offrl.algos.shared.hierarchy import check_horizon
@@ -121,7 +121,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
             "subgoal_obs": self.prepare_obs(batch["subgoal_obs"], "goal"),
         }
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         v_loss, v = self._value_loss(batch)
         planner_loss, planner_advantage = self._planner_loss(batch)
         actor_loss, actor_advantage = self._actor_loss(batch)

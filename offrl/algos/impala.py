@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.policy_gradient import (
     PolicyGradient,
     PolicyGradientConfig,
@@ -55,7 +55,7 @@ class Impala(PolicyGradient):
     def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return self.shuffled(data, self.algo_config.num_passes)
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         pi, values = self.policy_and_values(batch)
         log_probs = pi.log_prob(batch["actions"])[:, 0]
         targets, advantages = self._targets(batch, log_probs.detach(), values.detach())

@@ -6,19 +6,17 @@ makes it prefer what leads to rewards.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
 from offrl.algos.base import Generators, Obs, PlannerAlgo, ValueAlgo, register_algo
 from offrl.algos.bcq import BCQ, BCQConfig
 from offrl.algos.gl import GL, GLConfig
-from offrl.algos.gl import algo_config_to_class as gl_class
 from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals, vectors
 from offrl.algos.shared.hierarchy import Composite
 from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
 from offrl.lazy import Tensor, torch
-from offrl.registry import ALGOS
 from offrl.specs import with_goal
 from offrl.tree import map_leaves
 
@@ -69,15 +67,30 @@ class IRISConfig(HierarchyConfig):
         return self
 
 
-class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
+class ValuesOfPart(ValueAlgo):
+    """The values of states and actions are those of one of its parts."""
+
+    VALUES: ClassVar[str]  # the name of that part
+    parts: dict[str, Any]
+
+    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        return self.parts[self.VALUES].get_state_value(obs_dict, goal_dict)
+
+    def get_state_action_value(
+        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
+    ) -> Tensor:
+        return self.parts[self.VALUES].get_state_action_value(obs_dict, actions, goal_dict)
+
+
+class ValuePlanner(Composite, PlannerAlgo, ValuesOfPart):
     """``parts``: the ``planner`` ``s_g(s, g)`` and the ``value_net`` ``V(s_g, g)``."""
 
+    VALUES = "value_net"
     LOG_NAMES = {"planner": "Planner", "value_net": "ValueNetwork"}
     PLACES = {"value_net": "value"}
 
     def _make_parts(self) -> dict[str, Any]:
-        planner = self._part("planner", gl_class(self.algo_config.planner)[0], "gl")
-        value = self._part("value_net", ALGOS["bcq"](self.algo_config.value)[0], "bcq")
+        planner, value = self._part("planner", "gl"), self._part("value_net", "bcq")
         predicted = planner.obs_spec.keys("subgoal")
         for key in value.obs_spec.keys("obs"):
             if key not in predicted or planner.obs_spec.groups["subgoal"][key].is_image:
@@ -123,19 +136,12 @@ class ValuePlanner(Composite, PlannerAlgo, ValueAlgo):
     ) -> dict[str, Tensor]:
         return self.parts["planner"].sample_subgoals(obs_dict, goal_dict, num_samples)
 
-    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        return self.parts["value_net"].get_state_value(obs_dict, goal_dict)
-
-    def get_state_action_value(
-        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
-    ) -> Tensor:
-        return self.parts["value_net"].get_state_action_value(obs_dict, actions, goal_dict)
-
 
 @register_algo(IRISConfig)
-class IRIS(HBC, ValueAlgo):
+class IRIS(HBC, ValuesOfPart):
     """``parts``: the ``planner``, a ``ValuePlanner``, and the actor ``pi(a | s, s_g)``."""
 
+    VALUES = "planner"
     algo_config: IRISConfig  # type: ignore[assignment]
 
     NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
@@ -163,18 +169,10 @@ class IRIS(HBC, ValueAlgo):
         follow_subgoals(both.planner, observation.actor, stated.get("actor", {}))
 
     def _make_parts(self) -> dict[str, Any]:
-        planner = self._part("planner", ValuePlanner, "iris")
+        planner = self._part("planner", "iris", ValuePlanner)
         actor = self._make_actor(planner.parts["planner"])
         return {"planner": planner, "actor": actor}
 
     @property
     def goal_planner(self) -> Any:
         return self.parts["planner"].parts["planner"]
-
-    def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        return self.parts["planner"].get_state_value(obs_dict, goal_dict)
-
-    def get_state_action_value(
-        self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None
-    ) -> Tensor:
-        return self.parts["planner"].get_state_action_value(obs_dict, actions, goal_dict)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.policy_gradient import AdvantageConfig, PolicyGradient, collecting
 from offrl.config import Count
 from offrl.lazy import Tensor, torch
@@ -45,7 +45,7 @@ class PPO(PolicyGradient):
                 return
             yield batch
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         clip = self.algo_config.clip_range
         log_probs, entropy, values = self.evaluate(batch)
         advantages = self.normalized(batch["advantages"])

@@ -4,11 +4,10 @@ penalised in the critic as well, deeper networks and layer normalisation."""
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
-
 from offrl.algos.base import Batch, register_algo
 from offrl.algos.td3 import TD3ActorConfig
 from offrl.algos.td3_bc import TD3BC, TD3BCConfig
+from offrl.config import NonNegative
 from offrl.config.algo import WeightedCriticConfig, learning_rates
 from offrl.lazy import Tensor, torch
 
@@ -16,13 +15,13 @@ from offrl.lazy import Tensor, torch
 class ReBRACCriticConfig(WeightedCriticConfig):
     layer_norm: bool = True
     """Normalise the outputs of each hidden layer."""
-    bc_coef: float = Field(0.01, ge=0)
+    bc_coef: NonNegative = 0.01
     """Weight, in targets, of the squared distance of the policy's action from the data's (beta
     2)."""
 
 
 class ReBRACActorConfig(TD3ActorConfig):
-    bc_coef: float = Field(0.01, ge=0)
+    bc_coef: NonNegative = 0.01
     """Weight, in the actor's loss, of the squared distance of its action from the data's (beta
     1)."""
 
@@ -32,7 +31,7 @@ class ReBRACConfig(TD3BCConfig):
     DEFAULTS = {"train": {"batch_size": 1024}}
 
     OPTIMIZERS = learning_rates(critic=1e-3, actor=1e-3, staged=True)
-    alpha: float = Field(1.0, ge=0)
+    alpha: NonNegative = 1.0
     """Weight of the normalised value."""
     critic: ReBRACCriticConfig = ReBRACCriticConfig(layer_dims=[256, 256, 256])
     actor: ReBRACActorConfig = ReBRACActorConfig(layer_dims=[256, 256, 256])

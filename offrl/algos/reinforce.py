@@ -9,7 +9,7 @@ step of the optimizer.
 from collections.abc import Mapping
 from typing import Any
 
-from offrl.algos.base import register_algo
+from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.policy_gradient import (
     AdvantageConfig,
     PolicyGradient,
@@ -40,7 +40,7 @@ class Reinforce(PolicyGradient):
     ) -> dict[str, Tensor]:
         return self.received(batch, mask)
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         pi, values = self.policy_and_values(batch)
         log_probs, entropy = pi.log_prob(batch["actions"])[:, 0], pi.entropy()[:, 0]
         mask, shape = batch["mask"], batch["starts"].shape

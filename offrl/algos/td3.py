@@ -6,12 +6,10 @@ The defaults are those of the authors' later code (two layers of 256, a rate of 
 paper's (400 and 300, 1e-3): SAC has the same, so that the two can be compared.
 """
 
-from pydantic import Field
-
 from offrl import models
 from offrl.algos.base import Batch, Generators, Info, register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, Section
+from offrl.config import Count, NonNegative, Section
 from offrl.config.algo import StagedTDConfig, WeightedCriticConfig, learning_rates, while_acting
 from offrl.lazy import Tensor, torch
 
@@ -19,11 +17,11 @@ from offrl.lazy import Tensor, torch
 class TD3ActorConfig(Section):
     update_freq: Count = 2
     """Number of critic updates for each update of the actor and of the targets."""
-    noise_std: float = Field(0.2, ge=0)
+    noise_std: NonNegative = 0.2
     """Standard deviation of the noise on the next action in a target."""
-    noise_clip: float = Field(0.5, ge=0)
+    noise_clip: NonNegative = 0.5
     """Largest magnitude of that noise."""
-    exploration_std: float = Field(0.1, ge=0)
+    exploration_std: NonNegative = 0.1
     """Standard deviation of the noise on actions that are taken to learn from (train.num_steps)."""
     layer_dims: list[Count] = [256, 256]
     """Sizes of the hidden layers of the actor."""

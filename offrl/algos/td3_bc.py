@@ -2,10 +2,9 @@
 
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.td3 import TD3, TD3Config
+from offrl.config import NonNegative
 from offrl.lazy import Tensor, torch
 
 
@@ -16,7 +15,7 @@ class TD3BCConfig(TD3Config):
         "train": {"hdf5_normalize_obs": True, "batch_size": 256, "num_epochs": 200},
     }
 
-    alpha: float = Field(2.5, ge=0)
+    alpha: NonNegative = 2.5
     """Weight of the value against cloning."""
 
 

@@ -3,14 +3,13 @@ codes of action chunks, then which codes follow from observations, and offsets t
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from pydantic import Field
 
 from offrl import models
-from offrl.algos.base import Generators, Obs, masked_mean, register_algo
+from offrl.algos.base import Batch, Generators, Info, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
-from offrl.config import Count, Section, Share
+from offrl.config import Count, NonNegative, Section, Share
 from offrl.config.algo import adamw
 from offrl.config.section import options_of
 from offrl.lazy import Tensor, torch
@@ -32,7 +31,7 @@ class VQConfig(Section):
     """Size of a code."""
     layer_dims: list[Count] = [128, 128]
     """Sizes of the hidden layers of the encoder and the decoder."""
-    commitment_weight: float = Field(1.0, ge=0)
+    commitment_weight: NonNegative = 1.0
     """Weight of the distance of chunks from their codes."""
 
 
@@ -65,12 +64,12 @@ class VQBeTConfig(ChunkConfig):
     """The codes of chunks."""
     transformer: BehaviorTransformerConfig = BehaviorTransformerConfig()
     """Sizes of the Transformer."""
-    focal_gamma: float = Field(2.0, ge=0)
+    focal_gamma: NonNegative = 2.0
     """How little codes count that are predicted well (Lin et al., 2017, arXiv:1708.02002). 0: as in
     a cross-entropy."""
-    secondary_weight: float = Field(0.5, ge=0)
+    secondary_weight: NonNegative = 0.5
     """Weight of a code against that of the codebook before it."""
-    offset_weight: float = Field(10.0, ge=0)
+    offset_weight: NonNegative = 10.0
     """Weight of the error of actions."""
     temperature: float = Field(1.0, gt=0)
     """How evenly codes are drawn while acting: near 0, the likeliest."""
@@ -113,11 +112,11 @@ class VQBeT(ChunkPolicy):
     def trains(self, name: str) -> bool:
         return super().trains(name) and (name == "codes") == self.learns_codes
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: Batch) -> Info:
         chunks, mask = self._windows(batch["actions"]), batch["pad_mask"]
         if mask is not None:
             mask = self._windows(mask)
-        info: dict[str, Tensor | None] = {}
+        info: Info = {}
         if self.learns_codes or self.validates:  # the losses of all epochs compare
             info |= self._learn_codes(chunks, mask)
         if not self.learns_codes or self.validates:
@@ -130,7 +129,7 @@ class VQBeT(ChunkPolicy):
         windows = steps.unfold(1, self.algo_config.horizon.chunk_length, 1)
         return windows.flatten(0, 1).transpose(1, 2)
 
-    def _learn_codes(self, chunks: Tensor, mask: Tensor | None) -> dict[str, Tensor | None]:
+    def _learn_codes(self, chunks: Tensor, mask: Tensor | None) -> Info:
         # |a - psi(z_q)| + |sg[phi(a)] - z_q|^2 + lambda |phi(a) - sg[z_q]|^2  (equation 2)
         decoded, codebook, commitment = self.nets["codes"](chunks)
         error = masked_mean((decoded - chunks).abs().mean(-1), mask)
@@ -140,9 +139,7 @@ class VQBeT(ChunkPolicy):
         norm = self.optimize("codes", loss)
         return {"Codes_Loss": loss, "Reconstruction_Loss": error, "Codes_Grad_Norms": norm}
 
-    def _learn_policy(
-        self, batch: dict[str, Any], chunks: Tensor, mask: Tensor | None
-    ) -> dict[str, Tensor | None]:
+    def _learn_policy(self, batch: Batch, chunks: Tensor, mask: Tensor | None) -> Info:
         # Focal losses of the codes, and |a - (psi(z_q) + offset)|  (equations 3 and 4)
         config, net, vq = self.algo_config, self.nets["policy"], self.nets["codes"]
         with torch.no_grad():

@@ -9,6 +9,7 @@ from offrl.algos.base import Algo, PlannerAlgo
 from offrl.config import AlgoConfig, OptimConfig
 from offrl.lazy import Tensor
 from offrl.normalize import Stats
+from offrl.registry import ALGOS
 from offrl.specs import ObsSpec
 
 
@@ -45,9 +46,11 @@ class Composite(Algo):
     def _make_parts(self) -> dict[str, Any]:
         raise NotImplementedError(type(self).__name__)
 
-    def _part(self, name: str, algo_class: type[Algo], algo_name: str, **groups: Any) -> Any:
-        """The part that ``algo.NAME`` and ``observation.NAME`` describe. ``groups`` of observations
-        are in the place of those that the latter names."""
+    def _part(
+        self, name: str, algo_name: str, algo_class: type[Algo] | None = None, **groups: Any
+    ) -> Any:
+        """Make the part that ``algo.NAME`` and ``observation.NAME`` describe. ``groups`` of
+        observations are in the place of those that the latter names."""
         config, place = self.global_config, self.PLACES.get(name, name)
         observation = config.observation[place]
         shapes = {
@@ -60,7 +63,7 @@ class Composite(Algo):
         }
         with self._in_place(name):
             spec = ObsSpec({**ObsSpec.from_config(observation, shapes).groups, **groups})
-            return algo_class(
+            return (algo_class or ALGOS[algo_name](changes["algo"])[0])(
                 config=config.model_copy(update=changes),
                 obs_spec=spec,
                 ac_dim=self.ac_dim,
