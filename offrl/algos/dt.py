@@ -104,12 +104,10 @@ class DT(PolicyAlgo):
                 "train.frame_stack: dt remembers algo.context_length steps by itself; earlier "
                 "frames are not used"
             )
-        names = ("embed_dim", "num_layers", "num_heads", "dropout", "max_timestep")
-        options = {name: config[name] for name in names}
         head = "categorical" if self.is_discrete else "deterministic"
-        self.nets["policy"] = models.DecisionTransformer(
-            self.obs_spec, self.ac_dim, head, **options
-        )
+        names = ("embed_dim", "num_layers", "num_heads", "dropout", "max_timestep")
+        options = [config[name] for name in names]
+        self.nets["policy"] = models.DecisionTransformer(self.obs_spec, self.ac_dim, head, *options)
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
         check_rewards(values("rewards"), "dt")
@@ -187,6 +185,6 @@ class DT(PolicyAlgo):
         }
 
     def _put(self, memory: Tensor, age: Tensor, values: Tensor) -> Tensor:
-        """Each row's ``values`` ``[B, D]`` at the step of its ``age`` in ``[B, K, D]``."""
+        """Put each row's ``values`` ``[B, D]`` at the step of its ``age`` in ``[B, K, D]``."""
         place = age.clamp(max=memory.shape[1] - 1)
         return memory.index_put((torch.arange(len(age), device=self.device), place), values)

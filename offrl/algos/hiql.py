@@ -67,7 +67,6 @@ class HIQL(ActorCritic, HierarchicalAlgo):
     ``pi(a | s, phi(s, s_k))``."""
 
     algo_config: HIQLConfig
-
     LOGS_GRADIENTS = False
 
     @classmethod
@@ -90,21 +89,14 @@ class HIQL(ActorCritic, HierarchicalAlgo):
                 "train.goal_rewards: hiql learns to reach goals, whatever the rewards of the data; "
                 "set it to true"
             )
-        dim = config.representation_dim
-        self.nets["vf"] = models.GoalValues(
-            self.obs_spec,
-            dim,
-            config.critic.layer_dims,
-            config.critic.ensemble.n,
-            config.critic.value_bounds,
-            self.num_frames,
-        )
+        spec, dim, frames = self.obs_spec, config.representation_dim, self.num_frames
+        options = config.critic.ensemble.n, config.critic.value_bounds, frames
+        self.nets["vf"] = models.GoalValues(spec, dim, config.critic.layer_dims, *options)
         self.add_target("vf")
-        self.nets["planner"] = models.mlp_outputs(
-            self.obs_spec, {PHI: (dim,)}, config.planner.layer_dims, self.num_frames
-        )
+        dims = config.planner.layer_dims
+        self.nets["planner"] = models.mlp_outputs(spec, {PHI: (dim,)}, dims, frames)
         subgoal = {PHI: ObsKey("low_dim", (dim,), EncoderConfig())}
-        self.add_stochastic_actor(ObsSpec({"obs": self.obs_spec.groups["obs"], "goal": subgoal}))
+        self.add_stochastic_actor(ObsSpec({"obs": spec.groups["obs"], "goal": subgoal}))
 
     def inspect_lengths(self, lengths: Sequence[int]) -> None:
         check_horizon("subgoal_steps", self.algo_config, lengths)
@@ -121,10 +113,45 @@ class HIQL(ActorCritic, HierarchicalAlgo):
             "subgoal_obs": self.prepare_obs(batch["subgoal_obs"], "goal"),
         }
 
+    def value(self, obs: Any, goal: Any) -> Tensor:
+        """Compute the mean of the values ``[B, 1]``, for observations as networks see them."""
+        return self.nets["vf"](obs, goal).mean(0)
+
+    def v_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Regress values ``[N, B, 1]`` on expectiles (equation 4). Each has a target and an
+        expectile of its own; the authors' code weighs all by the advantage of the least target."""
+        obs, goal = batch["obs"], batch["goal_obs"]
+        with torch.no_grad():
+            later = self.nets["vf_target"](batch["next_obs"], goal)
+            target = batch["rewards"] + batch["discounts"] * later
+        v = self.nets["vf"](obs, goal)
+        return expectile_loss(target - v, self.algo_config.expectile), v
+
+    def pi_high_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Clone subgoals by their advantage (equation 6), with a normal distribution of variance 1
+        around the prediction."""
+        obs, goal = batch["obs"], batch["high_goal_obs"]
+        with torch.no_grad():
+            advantage = self.value(batch["waypoint_obs"], goal) - self.value(obs, goal)
+            phi = self.nets["vf"].representation(obs, batch["waypoint_goal"])
+        predicted = self.nets["planner"](obs, goal)[0][PHI]
+        log_prob = -0.5 * (predicted - phi).square().sum(-1)
+        return -(self.algo_config.planner.adv.weights(advantage) * log_prob).mean(), advantage
+
+    def pi_low_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Clone actions by their advantage (equation 7)."""
+        obs, subgoal = batch["obs"], batch["subgoal_obs"]
+        with torch.no_grad():
+            phi = self.nets["vf"].representation(obs, subgoal)
+            now = self.nets["vf"].values(obs, phi).mean(0)
+            advantage = self.value(batch["following_obs"], subgoal) - now
+        log_prob = self.nets["actor"](obs, {PHI: phi[:, 0]})[0].log_prob(batch["actions"])
+        return -(self.algo_config.adv.weights(advantage) * log_prob).mean(), advantage
+
     def update(self, batch: Batch) -> Info:
-        v_loss, v = self._value_loss(batch)
-        planner_loss, planner_advantage = self._planner_loss(batch)
-        actor_loss, actor_advantage = self._actor_loss(batch)
+        v_loss, v = self.v_loss(batch)
+        planner_loss, planner_advantage = self.pi_high_loss(batch)
+        actor_loss, actor_advantage = self.pi_low_loss(batch)
         self.optimize("vf", v_loss, self.algo_config.critic.max_gradient_norm)
         self.update_targets()
         self.optimize("planner", planner_loss)
@@ -139,46 +166,12 @@ class HIQL(ActorCritic, HierarchicalAlgo):
             "actor/adv": actor_advantage.mean(),
         }
 
-    def _value_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Equation 4. Each of the values ``[N, B, 1]`` has a target and an expectile of its own;
-        the authors' code weighs all by one advantage, that of the least target."""
-        obs, goal = batch["obs"], batch["goal_obs"]
-        with torch.no_grad():
-            later = self.nets["vf_target"](batch["next_obs"], goal)
-            target = batch["rewards"] + batch["discounts"] * later
-        v = self.nets["vf"](obs, goal)
-        return expectile_loss(target - v, self.algo_config.expectile), v
-
-    def _planner_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Equation 6, for a normal distribution of variance 1 around what it predicts."""
-        obs, goal = batch["obs"], batch["high_goal_obs"]
-        with torch.no_grad():
-            advantage = self.value(batch["waypoint_obs"], goal) - self.value(obs, goal)
-            phi = self.nets["vf"].representation(obs, batch["waypoint_goal"])
-        predicted = self.nets["planner"](obs, goal)[0][PHI]
-        log_prob = -0.5 * (predicted - phi).square().sum(-1)
-        return -(self.algo_config.planner.adv.weights(advantage) * log_prob).mean(), advantage
-
-    def _actor_loss(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Equation 7."""
-        obs, subgoal = batch["obs"], batch["subgoal_obs"]
-        with torch.no_grad():
-            phi = self.nets["vf"].representation(obs, subgoal)
-            now = self.nets["vf"].values(obs, phi).mean(0)
-            advantage = self.value(batch["following_obs"], subgoal) - now
-        log_prob = self.nets["actor"](obs, {PHI: phi[:, 0]})[0].log_prob(batch["actions"])
-        return -(self.algo_config.adv.weights(advantage) * log_prob).mean(), advantage
-
-    def value(self, obs: Any, goal: Any) -> Tensor:
-        """The mean of the values ``[B, 1]``, for observations as networks see them."""
-        return self.nets["vf"](obs, goal).mean(0)
-
     # -- acting -----------------------------------------------------------------------------------
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
-        """The actor's, for the likeliest subgoal, which is a new one in each step."""
+        """Give the actor's, for the likeliest subgoal, which is a new one in each step."""
         seen = self.prepare_obs(obs)
         predicted = self.nets["planner"](seen, self.prepare_obs(goal, "goal"))[0][PHI]
         subgoal = {PHI: models.normalized(predicted)[:, -1]}
@@ -187,7 +180,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         return self.nets["actor"](seen, subgoal)[0], state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
-        """``V(s, g)`` ``[B, 1]``: minus the steps to the goal, discounted."""
+        """Compute ``V(s, g)`` ``[B, 1]``: minus the steps to the goal, discounted."""
         obs = self.prepare_states(obs_dict, goal_dict)
         return self.value(obs, obs.get(GOAL))
 

@@ -129,8 +129,8 @@ def test_each_network_learns_from_its_own_loss(config):
     algo = trainer.algo
     batch = algo.process_batch_for_training(next(iter(trainer.loader)))
     for name, (loss, _) in {
-        "planner": algo._planner_loss(batch),
-        "actor": algo._actor_loss(batch),
+        "planner": algo.pi_high_loss(batch),
+        "actor": algo.pi_low_loss(batch),
     }.items():
         algo.nets.zero_grad(set_to_none=True)
         loss.backward()
