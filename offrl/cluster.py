@@ -29,15 +29,15 @@ from offrl import __version__
 from offrl.lazy import needed
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, Alarm, changed_environ
 
-# Of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
+# The environment of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 MARK = "OFFRL_OWN_RAY"
 # For actors that simulate. MuJoCo compiles each model in new threads. Beside Ray's many threads
 # glibc has another heap for each of them, and gives back what was freed there.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
-ANSWER_S = 30.0  # that an address has to answer
+ANSWER_S = 30.0  # for an address to answer
 BESIDE: list[subprocess.Popen[bytes]] = []  # runs ``beside_ray.py`` while this program is on Ray
-# What results depend on, to the bit.
+# Packages on which the bits of results depend.
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
 
 

@@ -18,11 +18,11 @@ from operator import length_hint
 from typing import IO, Any, TypeVar
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A terminal and a scheduler send them to every process: what comes of them the parent decides.
+# A terminal and a scheduler send them to every process, and the parent decides what they do.
 FOR_THE_PARENT = (*STOPS, signal.SIGUSR1)
 # The environment of processes that compute side by side.
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-END_S = 10.0  # that a process has to end; it may be stuck in the system
+END_S = 10.0  # for a process to end; it may be stuck in the system
 LAST_WORDS = 4096  # bytes of a process's output that are looked at
 PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
 

@@ -20,13 +20,13 @@ ObsByEnv = Mapping[int, Obs]
 GoalByEnv = Mapping[int, Obs] | None
 RewardByEnv = Mapping[int, float] | None
 ActionByEnv = dict[int, np.ndarray | None]
-EEF_POS = "_eef_pos"  # what the names of positions of end effectors end with
+EEF_POS = "_eef_pos"  # the end of the names of end effectors' positions
 ACTION_MASK = "action_mask"  # which discrete actions are allowed; policies get it where it is shown
 REACHED = 0.02  # metres from where a subgoal has the end effector, at which it counts as reached
 VALUES_OF_STEP = ("obs", "reward", "terminated", "truncated", "info")
 RETURNS = {"reset": ("obs", "info"), "step": VALUES_OF_STEP}
 NOT_FINITE = "NaN or infinite"
-LARGEST = float(np.finfo(np.float32).max)  # what is more is infinite for networks
+LARGEST = float(np.finfo(np.float32).max)  # larger numbers are infinite for networks
 REMEDY = "correct the environment, or end its episodes before that"
 
 
@@ -96,7 +96,9 @@ class _Wrapped(Policy):
         attributes = ("needs_goal", "counts_rewards", "num_environments", "obs_keys")
         for name in (*attributes, "start_episode"):
             setattr(self, name, getattr(policy, name, getattr(self, name)))
-        if callable(getattr(policy, "subgoal", None)):  # not what others call so
+        if callable(
+            getattr(policy, "subgoal", None)
+        ):  # others may have something else of this name
             self.subgoal = policy.subgoal  # type: ignore[method-assign]
         self._act = policy.act
         num_parameters = len(signature(policy.act).parameters)
@@ -352,7 +354,9 @@ class _Recorder:
 
     def add(self, **values: Any) -> None:
         for key, value in values.items():
-            self._rows[key].append(np.array(value))  # its own: simulators use one again and again
+            self._rows[key].append(
+                np.array(value)
+            )  # a copy, as simulators use one array again and again
 
     def arrays(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {key: np.stack(rows) for key, rows in self._rows.items()}

@@ -169,7 +169,7 @@ class RolloutPolicy(Policy):
         seen = self._episodes[0].frames or {}
         bad = [key for key, x in seen.items() if not np.isfinite(x[-1]).all()]
         hidden = bad and np.issubdtype(action.dtype, np.integer)
-        if hidden or not np.isfinite(action).all():  # nothing that a robot should get
+        if hidden or not np.isfinite(action).all():  # a robot should never get it
             raise ValueError(
                 f"the action is NaN or infinite ({', '.join(bad) or 'no observation'} is): "
                 f"{action}; call start_episode() before going on"
@@ -190,7 +190,7 @@ class RolloutPolicy(Policy):
                     "call policy(obs, goal)"
                 )
             episode = self._episodes[env]
-            if self.counts_rewards and episode.action is not None:  # behind the first step
+            if self.counts_rewards and episode.action is not None:  # not in the first step
                 if (reward := rewards.get(env)) is None:
                     raise ValueError(
                         "this policy counts rewards: call policy(obs, reward=the last action's)"
@@ -242,7 +242,7 @@ class RolloutPolicy(Policy):
         envs = env_by_row.items()
         by_row = {row: self._episodes[env].generator for row, env in envs}
         has_seeds = None not in by_row.values()
-        # Of episodes that can be repeated the last bits count, too, whoever shares the batch.
+        # Episodes with seeds can be repeated to the last bit, whoever shares the batch.
         sizes = CHUNK_ROWS if has_seeds else (len(env_by_row),)
         num = self.batch_size or next(n for n in sizes if n >= len(env_by_row))
         obs = _batch({row: self._episodes[env].frames or {} for row, env in envs}, num)

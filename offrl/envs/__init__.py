@@ -52,7 +52,7 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
             f"made with, without env_name, not {env_kwargs!r}"
         )
     make = ENVS[name]
-    if hasattr(make, "kwargs_of"):  # of an earlier version of the simulator, too
+    if hasattr(make, "kwargs_of"):  # which also reads those of earlier versions
         env_kwargs = make.kwargs_of(env_args)
     from offrl.envs.wrappers import wrapped  # which imports pydantic
 

@@ -13,7 +13,7 @@ from offrl.registry import ENVS, did_you_mean
 
 log = logging.getLogger(__name__)
 
-# What else gymnasium's own environments need, by their modules.
+# The extras that gymnasium's own environments need, by their modules.
 EXTRAS = {
     "gymnasium.envs.box2d": "box2d",
     "gymnasium.envs.classic_control": "classic",

@@ -8,7 +8,7 @@ from gymnasium import registry
 
 from offrl.modules import allow_names
 
-# What a task of robosuite is made with where nothing says otherwise: robomimic's settings.
+# The default arguments of robosuite's tasks: robomimic's settings.
 ROBOSUITE_KWARGS = {
     "robots": "Panda",
     "control_freq": 20,

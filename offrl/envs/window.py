@@ -54,7 +54,7 @@ class Screen:
 
         self.title, self._period = title, 1 / fps
         self._due = time.monotonic()
-        # Without the buttons of OpenCV's own, which would take keys for themselves.
+        # OpenCV's own buttons would take keys for themselves.
         cv2.namedWindow(title, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
 
     def show(self, frame: np.ndarray) -> None:

@@ -66,7 +66,7 @@ def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
     for demos in torch.arange(len(lengths), device=dataset.device).split(AT_ONCE):
         begins, state = dataset.first_rows[demos], None
         generators = [torch.Generator().manual_seed(i) for i in demos.tolist()]
-        # Side by side, so that a policy remembers what it saw of each.
+        # Demonstrations go side by side, so that a policy remembers what it saw of each.
         for step in range(int(lengths[demos].max())):
             batch = dataset.get_batch(begins + (lengths[demos] - 1).clamp(max=step))
             obs, goal, recorded = batch["obs"], batch.get("goal_obs"), batch["actions"][:, -1]
@@ -113,7 +113,7 @@ def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
     whether it was the end: all but the last steps of demonstrations that did not terminate."""
     dones = dataset.values("dones").flatten()
     known = torch.ones_like(dones, dtype=torch.bool)
-    last = dataset.first_rows - 1  # of the demonstration before; the first one's, of all
+    last = dataset.first_rows - 1  # rows of the demonstrations before; for the first one, of all
     known[last] = dones[last] > 0
     rows = known.nonzero().flatten()
     return rows, (rows + 1).clamp(max=len(dones) - 1), dones[rows]

@@ -16,7 +16,7 @@ import numpy as np
 
 from offrl.envs import say_once
 
-# What an arm did in 1.2 to 1.4 unless it was told otherwise.
+# The default controller of an arm in 1.2 to 1.4.
 DEFAULT = {
     "type": "JOINT_VELOCITY",
     "input_max": 1,
@@ -29,7 +29,7 @@ DEFAULT = {
     "ramp_ratio": 0.2,
 }
 RENAMED = {"damping": "damping_ratio", "damping_limits": "damping_ratio_limits"}
-# What the same actions do otherwise in 1.5.
+# The difference that 1.5 makes to the same actions.
 CHANGED = {
     "OSC_POSE": "an action without rotation holds the hand's present orientation, not the last "
     "one that was asked for",
@@ -38,7 +38,7 @@ CHANGED = {
     "were velocities",
 }
 EARLIER_OBJECTS = "offrl_earlier_objects"  # in env_kwargs: ``object`` is laid out as before 1.5
-# What stood last among an object's sensors, and what had another sign.
+# Sensors that came last among those of objects, and sensors that had another sign.
 LAST = ["cubeA_to_cubeB", "hinge_qpos", "handle_qpos"]
 LAST += ["payload_in_target_bin", "trash_in_trash_bin"]
 NEGATED = {"gripper_to_cube_pos"}

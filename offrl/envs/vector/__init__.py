@@ -31,9 +31,9 @@ __all__ = ["GymnasiumVector", "ListVector", "Setup", "Stepped", "VectorEnv", "ma
 
 log = logging.getLogger(__name__)
 
-MESSAGES = 500e-6  # seconds that a step in processes costs more, with some to spare
-MEASURED = 20  # steps
-PATIENCE_S = 30.0  # with these; what takes longer is in processes
+MESSAGES = 500e-6  # seconds that messages add to a step in processes, at most
+MEASURED = 20  # steps whose time is measured
+PATIENCE_S = 30.0  # for these steps; slower environments are put into processes
 
 
 def make_vector_env(
@@ -115,7 +115,7 @@ def _episodic(setup: Setup, timeout: float) -> EpisodicVector:
             log.info(f"{what} in {min(num_envs, cores)} processes")
             return env
         except ValueError as error:
-            # It was made here: what registers it does not run there.
+            # It was made here, but the code that registers it does not run there.
             log.warning(f"{name} cannot be made in another process ({error}), so that it is slower")
     log.info(f"{what} in a list")
     return ListVector(setup)
@@ -136,7 +136,7 @@ def _cost(setup: Setup) -> float:
 
 def _measure(channel: Channel, setup: Setup) -> None:
     """Send the seconds of a step: the median, as other programs may be in the way."""
-    logging.disable()  # all is said where environments are made to stay
+    logging.disable()  # messages come when the environments are made for good
     warnings.simplefilter("ignore")
     seconds = []
     with closing(ListVector(setup)) as one:

@@ -14,7 +14,7 @@ from offrl.config.online import LONGEST_EPISODE
 from offrl.envs import say_once
 
 Batch = dict[str, np.ndarray]
-# Observations that are not for networks alone.
+# Observations that are kept, also where networks do not see them.
 BESIDES = (ACTION_MASK, "achieved_goal", "desired_goal")
 
 

@@ -16,7 +16,7 @@ from offrl.processes import Child, answer, wait
 
 log = logging.getLogger(__name__)
 
-START_S = 60.0  # that a process may take to start, and longer if answers may
+START_S = 60.0  # for a process to start, or longer if its answers may take longer
 HOPELESS = 5
 FAR = 10**9  # between the numbers of episodes before and after a restart
 WORDING = "steps environments", "use fewer environments"
@@ -55,7 +55,7 @@ class ProcessVector(EpisodicVector):
         return Child("spawn", answer, work, *WORDING, {"MUJOCO_GL": self._backend})
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        if self._is_asking:  # what they answer now would be taken for the answer to this
+        if self._is_asking:  # their next answers are those to an earlier question
             raise ValueError(
                 f"{self.env_args['env_name']}: a step was left in its middle; make the "
                 "environments anew and restore their last state"

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-# What the attributes of a vector say about it stays as it was made.
+# Attributes that describe a vector and do not change.
 CONSTANT = ("spec", "metadata")
 
 

@@ -29,7 +29,7 @@ from offrl.processes import in_words
 
 log = logging.getLogger(__name__)
 
-START_S = 120.0  # that an actor has to start; longer if it waits for a CPU
+START_S = 120.0  # for an actor to start; it may have to wait for a CPU
 
 
 @contextmanager
@@ -115,7 +115,7 @@ class RayPool(EnvPool):
                 say_once(*notice)
             if isinstance(outcome, Exception):
                 raise outcome
-            # Of one that is in the place of another.
+            # An actor that replaced another one is not checked yet.
             cluster.check_versions(self._workers[slot].report.result())
             yield slot, outcome
 

@@ -67,8 +67,10 @@ class Scene:
         for struct, name, number in self._numbers:
             setattr(struct, name, number)
         self.sim.reset()
-        self.sim.forward()  # this leaves the solver's first guess
-        if self.sim._render_context_offscreen is not None:  # making a new one looks once more
+        self.sim.forward()  # which leaves the first guess of the solver
+        if (
+            self.sim._render_context_offscreen is not None
+        ):  # a new context computes the state once more
             _focus(self.sim)
             self.sim.forward()
 
@@ -202,7 +204,9 @@ class Scenes:
         self.env.reset()
 
     def _begin(self, scene: Scene) -> None:
-        if self.env.sim not in [kept.sim for kept in self._kept()]:  # that it was made with
+        if self.env.sim not in [
+            kept.sim for kept in self._kept()
+        ]:  # the simulator that the environment was made with
             _close_camera(self.env.sim)
         self.env.sim, self._text = scene.sim, scene.text
         scene.restart()

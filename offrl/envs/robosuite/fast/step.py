@@ -27,7 +27,7 @@ from robosuite.utils.binding_utils import MjSim
 from robosuite.utils.control_utils import nullspace_torques, opspace_matrices, orientation_error
 from robosuite.utils.observables import Observable
 
-REPEATED = {  # methods whose code is repeated here, by whose they must be
+REPEATED = {  # methods whose code is repeated here, by their classes
     MujocoEnv: ("step", "_update_observables"),
     RobotEnv: ("_pre_action",),
 }
@@ -134,7 +134,7 @@ class FastStep:
                 for arm in arms:
                     arm.look()
                     arm.apply(arm.osc_torques(*arm.arguments))
-            else:  # what is left in the controllers is theirs
+            else:  # controllers are left as robosuite leaves them
                 for robot in env.robots:
                     robot.composite_controller.run_controller(robot._enabled_parts)
                 for arm in arms:
