@@ -29,7 +29,8 @@ from offrl import __version__
 from offrl.lazy import needed
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, Alarm, changed_environ
 
-# The environment of a Ray of one's own. Its workers do the program's work, so they do not give way to others.
+# The environment of a Ray of one's own. Its workers do the program's work, so they do not give way
+# to others.
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 MARK = "OFFRL_OWN_RAY"
 # For actors that simulate. MuJoCo compiles each model in new threads. Beside Ray's many threads

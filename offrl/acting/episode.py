@@ -96,9 +96,7 @@ class _Wrapped(Policy):
         attributes = ("needs_goal", "counts_rewards", "num_environments", "obs_keys")
         for name in (*attributes, "start_episode"):
             setattr(self, name, getattr(policy, name, getattr(self, name)))
-        if callable(
-            getattr(policy, "subgoal", None)
-        ):  # others may have something else of this name
+        if callable(getattr(policy, "subgoal", None)):  # in others it may be something else
             self.subgoal = policy.subgoal  # type: ignore[method-assign]
         self._act = policy.act
         num_parameters = len(signature(policy.act).parameters)
@@ -354,9 +352,7 @@ class _Recorder:
 
     def add(self, **values: Any) -> None:
         for key, value in values.items():
-            self._rows[key].append(
-                np.array(value)
-            )  # a copy, as simulators use one array again and again
+            self._rows[key].append(np.array(value))  # a copy: simulators reuse arrays
 
     def arrays(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {key: np.stack(rows) for key, rows in self._rows.items()}

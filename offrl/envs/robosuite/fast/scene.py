@@ -68,9 +68,7 @@ class Scene:
             setattr(struct, name, number)
         self.sim.reset()
         self.sim.forward()  # which leaves the first guess of the solver
-        if (
-            self.sim._render_context_offscreen is not None
-        ):  # a new context computes the state once more
+        if self.sim._render_context_offscreen is not None:  # a new context calls this again
             _focus(self.sim)
             self.sim.forward()
 
@@ -204,9 +202,7 @@ class Scenes:
         self.env.reset()
 
     def _begin(self, scene: Scene) -> None:
-        if self.env.sim not in [
-            kept.sim for kept in self._kept()
-        ]:  # the simulator that the environment was made with
+        if self.env.sim not in [kept.sim for kept in self._kept()]:  # the very first one
             _close_camera(self.env.sim)
         self.env.sim, self._text = scene.sim, scene.text
         scene.restart()
