@@ -204,20 +204,16 @@ class Child(Channel):
             return super().receive()
         except (EOFError, OSError, pickle.UnpicklingError):
             self._process.join(END_S)
-            how = exit_status(self._process.exitcode)
+            how, words = exit_status(self._process.exitcode), ""
+            if self._output is not None:
+                size = self._output.seek(0, os.SEEK_END)
+                self._output.seek(max(0, size - LAST_WORDS))
+                lines = self._output.read().decode(errors="replace").strip().splitlines()
+                words = f": {lines[-1]}" if lines else ""
             return ChildProcessError(
-                f"a process that {self._does} ended ({how}){self._last_words()}; if memory is "
-                f"short, {self._remedy}"
+                f"a process that {self._does} ended ({how}){words}; if memory is short, "
+                f"{self._remedy}"
             )
-
-    def _last_words(self) -> str:
-        """Return the last line of its output."""
-        if self._output is None:
-            return ""
-        size = self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, size - LAST_WORDS))
-        lines = self._output.read().decode(errors="replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
 
     def close(self) -> None:
         """End the process, and what it started itself."""
