@@ -127,9 +127,11 @@ class OnlineTraining(Training):
             return self._logs(self._averages["train"])
         return self._seconds | self.trainer.waits()
 
-    def _content(self, resumes: bool) -> dict[str, Any]:
+    def state(self, resumes: bool = True) -> dict[str, Any]:
         averages = {kind: averages.state() for kind, averages in self._averages.items()}
-        return self.trainer.describe() | {
+        return {
+            **self.trainer.describe(),
+            **super().state(resumes),
             "averages": {**averages, "num_episodes": self._num_episodes},
             "online": self.trainer.state(resumes),
         }

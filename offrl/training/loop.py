@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Loop(Recording, ABC):
-    """Work in epochs and a run folder, which can be stopped and gone on with at any record.
+    """A training in epochs and a run folder, which can be left and entered again at any record.
 
     A subclass has the source of what is learned from: it begins each epoch, does its work, and
     finishes the records that tell of it.
@@ -58,7 +58,7 @@ class Loop(Recording, ABC):
     @property
     @abstractmethod
     def num_steps(self) -> int:
-        """The number of steps of the whole."""
+        """Give the number of steps of the whole training."""
 
     @property
     @abstractmethod
@@ -72,7 +72,7 @@ class Loop(Recording, ABC):
 
     @abstractmethod
     def _begin_epoch(self) -> list[str]:
-        """Prepare an epoch. Returns the types of its records."""
+        """Prepare an epoch. Returns the types of its records, the work's first."""
 
     @abstractmethod
     def _work(self) -> Iterator[Record]:
@@ -82,11 +82,6 @@ class Loop(Recording, ABC):
     def _finish(self, kind: str) -> Mapping[str, float]:
         """Do what a record of this epoch tells of, and give its logs."""
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Let errors name what they come from."""
-        yield
-
     @abstractmethod
     def _write_first(self, run: RunFolder) -> None:
         """Fill a new run folder before it appears."""
@@ -95,20 +90,19 @@ class Loop(Recording, ABC):
 
     def __call__(self) -> Iterator[Record]:
         """Train, and yield a record after each part of the work."""
-        with self._named():
-            if self.pending is not None:
-                record, self.pending = self.pending, None
-                self._log_size = self._size_of_log()
-                yield record
-            while self._due or not self.is_last:
-                if not self._due:
-                    self.epoch += 1
-                    self._due = self._begin_epoch()
-                if self._due[0] == self.TELLS[0]:
-                    yield from self._work()
-                logs = self._finish(self._due[0])
-                self._log_size = self._size_of_log()
-                yield self.record(self._due.pop(0), logs)
+        if self.pending is not None:
+            record, self.pending = self.pending, None
+            self._log_size = self._size_of_log()
+            yield record
+        while self._due or not self.is_last:
+            if not self._due:
+                self.epoch += 1
+                self._due = self._begin_epoch()
+            if self._due[0] == self.TELLS[0]:
+                yield from self._work()
+            logs = self._finish(self._due[0])
+            self._log_size = self._size_of_log()
+            yield self.record(self._due.pop(0), logs)
 
     @contextmanager
     def holding(self, record: Record) -> Iterator[None]:
@@ -184,10 +178,6 @@ class Training(Loop):
         """Make what the config describes, to go on from ``checkpoint``. Returns the data."""
 
     @abstractmethod
-    def _content(self, resumes: bool) -> dict[str, Any]:
-        """Give what a checkpoint holds of the policy and of the source's position."""
-
-    @abstractmethod
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         """Take over the position from a checkpoint."""
 
@@ -200,17 +190,16 @@ class Training(Loop):
     def is_last(self) -> bool:
         return self.epoch >= self.config.train.num_epochs
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Let what is wrong with an algorithm's answers name it and the step."""
+    def __call__(self) -> Iterator[Record]:
+        """Train, and yield a record after each part of the work."""
         if self._is_torn:
             raise ValueError(
                 f"{self.config.algo_name}: step {self.step + 1} was left in its midst, by an error "
                 "or an interrupt, with half an update; go on from a checkpoint (restore)"
             )
-        where = self.config.algo_name
+        where = self.config.algo_name  # what is wrong with its answers names it and the step
         try:
-            yield
+            yield from super().__call__()
         except AnswerError as error:
             where += f", step {self.step} (epoch {self.epoch})"
             raise ValueError(f"{where}: {error}") from None
@@ -279,7 +268,7 @@ class Training(Loop):
     def state(self, resumes: bool = True) -> dict[str, Any]:
         """Give what a checkpoint holds; the checkpointer adds the best scores. One that only keeps
         a policy (``resumes`` is false) may do without what is large."""
-        return self._content(resumes) | {
+        return {
             "variable_state": {
                 "epoch": self.epoch,
                 "step": self.step,

@@ -105,9 +105,10 @@ class Trainer(Training):
         # Of data that it was not made for, a density may well be infinite.
         return self._logs(averages, may_be_infinite=True)
 
-    def _content(self, resumes: bool) -> dict[str, Any]:
+    def state(self, resumes: bool = True) -> dict[str, Any]:
         position = {"position": self.loader.position}
-        return self.experiment.describe() | {"averages": self._averages.state(), "loader": position}
+        source = {"averages": self._averages.state(), "loader": position}
+        return self.experiment.describe() | super().state(resumes) | source
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         self._averages.restore(state["averages"], self.device)
