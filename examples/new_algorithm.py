@@ -11,7 +11,7 @@ than the squared error. ``offrl.testing.check_algo("examples.new_algorithm")`` t
 from pydantic import Field
 
 from offrl import models, register_algo
-from offrl.algos.base import PolicyAlgo, masked_mean
+from offrl.algos import PolicyAlgo, masked_mean
 from offrl.config import AlgoConfig
 
 

@@ -25,7 +25,7 @@ NOISY |= {"sac_n", "xql"}
 
 
 # That version did not have them.
-LATER = {"gl", "hbc", "iris", "hiql", "new_algorithm"}
+LATER = {"gl", "hbc", "iris", "hiql", "new_algorithm", "new_chunk_policy"}
 LATER |= {"reinforce", "a2c", "ppo", "impala", "td3", "ddpg", "sac", "dqn", "discrete_sac"}
 LATER |= {"rlpd", "residual"}
 LATER |= {"diffusion_policy", "flow_matching", "act", "vq_bet"}

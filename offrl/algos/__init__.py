@@ -1,14 +1,24 @@
 # ruff: noqa: F401
 """Algorithms: networks, optimizers and one update rule each.
 
-Classes that ``robomimic.algo`` exports are found here by the same names, imported when first used.
+The bases of algorithms are found here, and classes that ``robomimic.algo`` exports by the same
+names; those of single algorithms are imported when they are first used.
 """
 
 from offrl import lazy
-from offrl.algos.base import Algo, HierarchicalAlgo, PlannerAlgo, PolicyAlgo, ValueAlgo
+from offrl.algos.base import (
+    Algo,
+    HierarchicalAlgo,
+    PlannerAlgo,
+    PolicyAlgo,
+    Seen,
+    ValueAlgo,
+    check_rewards,
+    masked_mean,
+)
 from offrl.algos.factory import algo_factory, register_algo, register_algo_factory_func
 
-__getattr__, __dir__, _ROBOMIMIC = lazy.exporting(
+__getattr__, __dir__, _LATER = lazy.exporting(
     __name__,
     {
         "offrl.algos.bc": "BC BC_GMM BC_Gaussian BC_RNN BC_RNN_GMM BC_Transformer "
@@ -20,6 +30,9 @@ __getattr__, __dir__, _ROBOMIMIC = lazy.exporting(
         "offrl.algos.hbc": "HBC",
         "offrl.algos.iql": "IQL",
         "offrl.algos.iris": "IRIS ValuePlanner",
+        "offrl.algos.shared.actor_critic": "ActorCritic",
+        "offrl.algos.shared.chunks": "ChunkConfig ChunkPolicy HorizonConfig",
+        "offrl.algos.shared.td": "TDLearner",
         "offrl.algos.td3_bc": "TD3_BC",
     },
 )

@@ -1,4 +1,8 @@
-"""Networks: encoder -> trunk -> head. Names are imported when first used: torch is slow."""
+"""Networks: encoder -> trunk -> head. Names are imported when first used: torch is slow.
+
+The building blocks for networks of your own are ``Encoder``, ``MLP``, ``perceptron``, the heads,
+``Actor``, which puts an encoder, a trunk and a head together, and ``random_rows``.
+"""
 
 from offrl import lazy
 
@@ -12,10 +16,10 @@ __getattr__, __dir__, __all__ = lazy.exporting(
         "offrl.models.transformer": "DecisionTransformer",
         "offrl.models.denoisers": "Denoiser denoiser_from_config",
         "offrl.models.encoder": "Encoder",
-        "offrl.models.heads": "Corrected Deterministic DeterministicHead GMMHead GaussianHead "
-        "Outputs random_rows",
+        "offrl.models.heads": "ActionDistribution CategoricalHead Corrected Deterministic "
+        "DeterministicHead GMMHead GaussianHead Outputs random_rows",
         "offrl.models.nets": "Actor actor_from_config mlp_actor mlp_outputs",
-        "offrl.models.trunks": "MLP",
+        "offrl.models.trunks": "MLP perceptron",
         "offrl.models.vae": "VAE observation_vae_from_config vae_from_config",
         "offrl.models.vision": "check_sight",
         "offrl.models.vq": "BehaviorTransformer ChunkVAE",

@@ -95,6 +95,13 @@ class RNN(MLP):
         return self._run(output[:, answers]), state
 
 
+def perceptron(input_dim: int, layer_dims: Sequence[int], output_dim: int) -> nn.Sequential:
+    """Make an ``MLP`` with a linear layer behind it: ``[..., input_dim]`` to
+    ``[..., output_dim]``."""
+    trunk = MLP(input_dim, layer_dims)
+    return nn.Sequential(trunk.layers, Linear(trunk.output_dim, output_dim))
+
+
 def over_episodes(
     trunk: nn.Module, features: Tensor, state: Mapping[str, Tensor] | None, starts: Tensor
 ) -> tuple[Tensor, Any]:

@@ -13,7 +13,7 @@ from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder
 from offrl.models.heads import Generators, draw_index
 from offrl.models.transformer import Transformer
-from offrl.models.trunks import MLP
+from offrl.models.trunks import perceptron
 from offrl.specs import ObsSpec
 
 NUM_LLOYD_STEPS = 20
@@ -36,8 +36,8 @@ class ChunkVAE(nn.Module):
         super().__init__()
         self.shape = num_steps, ac_dim
         size = num_steps * ac_dim
-        self.encoder = _perceptron(size, layer_dims, latent_dim)
-        self.decoder = _perceptron(latent_dim, layer_dims, size)
+        self.encoder = perceptron(size, layer_dims, latent_dim)
+        self.decoder = perceptron(latent_dim, layer_dims, size)
         self.codebooks = nn.Parameter(torch.randn(num_layers, num_codes, latent_dim))
 
     def quantize(self, latents: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,8 +127,3 @@ class BehaviorTransformer(nn.Module):
 
         _, offsets = self.predict(features, draw)
         return torch.stack(codes, dim=-1), offsets
-
-
-def _perceptron(size_in: int, layer_dims: list[int], size_out: int) -> nn.Sequential:
-    trunk = MLP(size_in, layer_dims)
-    return nn.Sequential(trunk.layers, Linear(trunk.output_dim, size_out))

@@ -188,10 +188,13 @@ def test_a_decorator_registers_class_and_config(small_config):
     assert type(Trainer(small_config({}, "own")).algo) is Own
 
 
-def test_the_example_does_what_every_algorithm_must(monkeypatch):
+@pytest.mark.parametrize(
+    ("example", "dims"), [("new_algorithm", "actor_layer_dims"), ("new_chunk_policy", "layer_dims")]
+)
+def test_the_examples_do_what_every_algorithm_must(monkeypatch, example, dims):
     monkeypatch.syspath_prepend(ROOT)
-    check_algo("examples.new_algorithm", {"algo": {"actor_layer_dims": [16, 16]}})
-    assert "examples.new_algorithm" in sys.modules
+    check_algo(f"examples.{example}", {"algo": {dims: [16, 16]}})
+    assert f"examples.{example}" in sys.modules
 
 
 def test_an_algorithm_that_was_written_earlier_passes_too():

@@ -307,9 +307,13 @@ def test_every_key_of_an_algorithm_has_a_description(name):
     assert not list(keys_without_description(ALGO_CONFIGS[name], "algo."))
 
 
-def test_every_key_of_the_example_has_a_description():
-    example = importlib.import_module("examples.new_algorithm")
-    assert not list(keys_without_description(example.RobustBCConfig, "algo."))
+@pytest.mark.parametrize(
+    ("example", "section"),
+    [("new_algorithm", "RobustBCConfig"), ("new_chunk_policy", "ChunkRegressionConfig")],
+)
+def test_every_key_of_an_example_has_a_description(example, section):
+    module = importlib.import_module(f"examples.{example}")
+    assert not list(keys_without_description(getattr(module, section), "algo."))
 
 
 def test_every_other_key_has_a_description():

@@ -148,7 +148,10 @@ def test_the_examples_run(checkpoint):
 
 
 @pytest.mark.thorough
-def test_the_new_algorithm_trains(tmp_path):
-    config = ["--config", "examples/new_algorithm.json", "--output", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("example", "name"), [("new_algorithm", "robust_bc"), ("new_chunk_policy", "chunk_regression")]
+)
+def test_a_new_algorithm_trains(tmp_path, example, name):
+    config = ["--config", f"examples/{example}.json", "--output", str(tmp_path)]
     shown = run("-m", "offrl", "train", *config, "--debug")
-    assert "success rate" in shown and (tmp_path / "robust_bc").exists()
+    assert "success rate" in shown and (tmp_path / name).exists()
