@@ -68,11 +68,8 @@ class ChunkPolicy(PolicyAlgo):
 
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
-        horizon = algo_config.horizon
-        return {
-            "frame_stack": horizon.observation_horizon,
-            "seq_length": horizon.prediction_horizon,
-        }
+        own = algo_config.horizon
+        return {"frame_stack": own.observation_horizon, "seq_length": own.prediction_horizon}
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -103,9 +100,9 @@ class ChunkPolicy(PolicyAlgo):
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         horizon = self.algo_config.horizon
-        seen, predicted = slice(horizon.observation_horizon), slice(horizon.prediction_horizon)
-        steps = {k: x[:, predicted] for k, x in batch.items() if k in ("actions", "pad_mask")}
-        obs = map_leaves(lambda x: x[:, seen], batch["obs"])
+        obs = map_leaves(lambda x: x[:, : horizon.observation_horizon], batch["obs"])
+        keys = batch.keys() & {"actions", "pad_mask"}
+        steps = {key: batch[key][:, : horizon.prediction_horizon] for key in keys}
         ready = super().process_batch_for_training({**batch, **steps, "obs": obs})
         if ready["pad_mask"] is not None:  # networks see whole chunks
             ready["actions"] = _held(ready["actions"], ready["pad_mask"])
@@ -138,7 +135,8 @@ class ChunkPolicy(PolicyAlgo):
 
 
 def _held(actions: Tensor, mask: Tensor) -> Tensor:
-    """Actions ``[B, T, A]``, with the nearest recorded one in the place of each that is not."""
+    """Put the nearest recorded one in the place of each of the actions ``[B, T, A]`` that is
+    not."""
     steps = torch.arange(actions.shape[1], device=actions.device)
     known = mask[..., 0] > 0
     first = known.int().argmax(1, keepdim=True)

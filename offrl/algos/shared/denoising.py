@@ -113,12 +113,12 @@ class DenoisingPolicy(ChunkPolicy):
         )
 
     def corrupt(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Noisy actions ``[B, Tp, A]``, their times ``[B]`` and what to predict from them."""
+        """Make noisy actions ``[B, Tp, A]``. Returns these, their times ``[B]`` and what to predict
+        from them."""
         raise NotImplementedError(type(self).__name__)
 
     def begin(self, obs: Obs, generators: Generators) -> tuple[Tensor, Tensor]:
-        """Give what the network sees of observations, and the noise ``[B, Tp, A]`` of chunks to
-        be."""
+        """Encode observations, and draw the noise ``[B, Tp, A]`` that becomes chunks."""
         seen = self.nets["policy"].encode(obs)
         shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
         return seen, models.random_rows("randn", seen.new_zeros(shape), generators)

@@ -51,21 +51,14 @@ class Composite(Algo):
     ) -> Any:
         """Make the part that ``algo.NAME`` and ``observation.NAME`` describe. ``groups`` of
         observations are in the place of those that the latter names."""
-        config, place = self.global_config, self.PLACES.get(name, name)
-        observation = config.observation[place]
-        shapes = {
-            k: s for group in self.obs_spec.groups for k, s in self.obs_spec.shapes(group).items()
-        }
-        changes = {
-            "algo_name": algo_name,
-            "algo": self.algo_config[place],
-            "observation": observation,
-        }
+        place = self.PLACES.get(name, name)
+        observation, section = self.global_config.observation[place], self.algo_config[place]
+        own = {"algo_name": algo_name, "algo": section, "observation": observation}
+        shapes = {k: x.shape for keys in self.obs_spec.groups.values() for k, x in keys.items()}
         with self._in_place(name):
-            spec = ObsSpec({**ObsSpec.from_config(observation, shapes).groups, **groups})
-            return (algo_class or ALGOS[algo_name](changes["algo"])[0])(
-                config=config.model_copy(update=changes),
-                obs_spec=spec,
+            return (algo_class or ALGOS[algo_name](section)[0])(
+                config=self.global_config.model_copy(update=own),
+                obs_spec=ObsSpec({**ObsSpec.from_config(observation, shapes).groups, **groups}),
                 ac_dim=self.ac_dim,
                 device=self.device,
             )

@@ -8,7 +8,7 @@ from offrl.lazy import Tensor, torch
 
 
 class Average:
-    """The exponential moving average of the ``weights`` that learn (Polyak and Juditsky, 1992), by
+    """Exponential moving average of the ``weights`` that learn (Polyak and Juditsky, 1992), by
     default with the decay of diffusion policies (Chi et al., 2023, arXiv:2303.04137). It takes the
     weights' place while it is ``shown``."""
 
@@ -31,7 +31,10 @@ class Average:
         self._num_steps[optimizer] = step + 1
         self._begin()
         names = self._names(parts_of(parameters))
-        average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(step))
+        decay, power = self._config.max_decay, self._config.power
+        if power is not None and step:
+            decay = min(decay, 1 - step**-power)
+        average = torch.optim.swa_utils.get_ema_multi_avg_fn(decay if step else 0.0)
         weights = [self.weights[name].data for name in names]
         average([self._averages[name] for name in names], weights, 0)
 
@@ -49,12 +52,6 @@ class Average:
         own = {id(parameter) for parameter in parameters}
         return [name for name, weight in self.weights.items() if id(weight) in own]
 
-    def _decay(self, step: int) -> float:
-        if step == 0:
-            return 0.0
-        power, largest = self._config.power, self._config.max_decay
-        return largest if power is None else min(largest, 1 - step**-power)
-
     def show(self, shown: bool) -> None:
         """Let the networks compute with the averages, or with the weights again."""
         if shown != self.shown:
@@ -71,8 +68,7 @@ class Average:
         """Give what a checkpoint holds of it: ``{"ema": ...}``, or nothing."""
         if not self._config.enabled:
             return {}
-        averages = self._averages or self.weights
-        weights = {name: average.detach() for name, average in averages.items()}
+        weights = {name: x.detach() for name, x in (self._averages or self.weights).items()}
         return {"ema": {"weights": weights, "num_steps": dict(self._num_steps)}}
 
     def deserialize(
@@ -109,9 +105,9 @@ def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what ``serialize`` gave so marked that an algorithm loads what acting takes alone:
-    averaged weights in the place of those that are trained, and no optimizers. It loads these
-    should it learn, or be serialized, after all."""
+    """Mark what ``serialize`` gave, so that an algorithm loads only what acting takes: averaged
+    weights in the place of those that are trained, and no optimizers. It loads these should it
+    learn, or be serialized, after all."""
     if not {"nets", "normalization"} & model.keys():  # of parts, the whole has the networks
         model = {"nets": model}
     parts = {name: to_act(part) for name, part in model.get("parts", {}).items()}
@@ -122,8 +118,8 @@ def fitting(
     algo_name: str, own: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Give what ``serialize`` returned, or a ``state_dict``, with the names of an algorithm's
-    ``own`` weights, also if it is robomimic's. ``ValueError`` unless names and shapes are the
-    same."""
+    ``own`` weights, also if it is robomimic's. Raises ``ValueError`` unless names and shapes are
+    the same."""
     weights = state.get("nets", state)
     if weights.keys() != own.keys():
         from offrl.robomimic.checkpoints import upgrade_model
