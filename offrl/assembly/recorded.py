@@ -52,7 +52,7 @@ class Experiment:
         self.dataset: SequenceDataset = self.loader.dataset
         if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
-        with self._of_data():
+        with self._naming_the_data():
             self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
         self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
@@ -102,7 +102,7 @@ class Experiment:
                 env_args["lang"] = lang
             named = entry.key or env_args.get("env_name", ""), env_args
             found += [] if named in found else [named]
-        environments = _told_apart(found)
+        environments = _with_distinct_names(found)
         for name in experiment.additional_envs or []:
             first = next(iter(environments.values()), {})
             environments.setdefault(name, {**first, "env_name": name})
@@ -127,7 +127,7 @@ class Experiment:
             )
         # What the networks cannot see shows now, not in the first step.
         batch = dataset.get_batch(torch.zeros(1, dtype=torch.long, device=dataset.device))
-        with self._of_data():
+        with self._naming_the_data():
             algo.obs_spec.process(batch["obs"], "obs")
             algo.inspect_lengths(dataset.lengths.tolist())
             algo.inspect_data(dataset.values)
@@ -145,7 +145,7 @@ class Experiment:
         return algo
 
     @contextmanager
-    def _of_data(self) -> Iterator[None]:
+    def _naming_the_data(self) -> Iterator[None]:
         """Let an error name the data."""
         try:
             yield
@@ -187,7 +187,7 @@ def _checked(config: Config, resumes: bool) -> Config:
     return config
 
 
-def _told_apart(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+def _with_distinct_names(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Map different environments by their names. Those of one name say as well in what they
     differ, as ``Pendulum-v1-g_9.81`` does."""
     names: dict[str, dict[str, Any]] = {}

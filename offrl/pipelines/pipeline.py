@@ -42,7 +42,7 @@ class Pipeline(Loop):
     config_file: The file of the config, of which a new run folder gets a copy.
     """
 
-    TELLS = ("collect", "train")
+    WORK_RECORDS = ("collect", "train")
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Pipeline(Loop):
 
     def _begin_epoch(self) -> list[str]:
         self.epoch -= 1  # which begins with the training
-        return [*self.TELLS]
+        return [*self.WORK_RECORDS]
 
     def _work(self) -> Iterator[Record]:
         """Take in trajectories until a training is due, and train."""

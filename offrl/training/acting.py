@@ -26,7 +26,7 @@ class OnlineTraining(Training):
     trainer: What acts and learns; ``None``: it is made by the config.
     """
 
-    TELLS = ("collect", "train")
+    WORK_RECORDS = ("collect", "train")
     PROGRESS_S = 0.5  # seconds between two looks at the progress
 
     def __init__(
@@ -63,10 +63,10 @@ class OnlineTraining(Training):
 
     def _begin_epoch(self) -> list[str]:
         self._last_step = self._end_of_epoch()
-        self._averages = {kind: Averages() for kind in self.TELLS}
+        self._averages = {kind: Averages() for kind in self.WORK_RECORDS}
         self._num_episodes = 0
         self._seconds = {"Collect_Time": 0.0, "Train_Time": 0.0}
-        return [*self.TELLS, "epoch"]
+        return [*self.WORK_RECORDS, "epoch"]
 
     def _end_of_epoch(self) -> int:
         every, num_steps = self.config.experiment.epoch_every_n_steps, self.config.train.num_steps
@@ -145,4 +145,4 @@ class OnlineTraining(Training):
         is_cut = self.step < self._last_step and not self.trainer.is_solved
         if is_cut and "collect" not in self._due:
             # The end of a shorter training cut this epoch off.
-            self._due, self.pending = [*self.TELLS, "epoch"], None
+            self._due, self.pending = [*self.WORK_RECORDS, "epoch"], None

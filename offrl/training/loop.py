@@ -38,7 +38,7 @@ class Loop(Recording, ABC):
     run: An earlier run, to go on with.
     """
 
-    TELLS: ClassVar[Sequence[str]]  #: The records that tell of an epoch's work, in their order.
+    WORK_RECORDS: ClassVar[Sequence[str]]  #: The types of the records that tell of the work.
 
     config: Any
     environments: Mapping[str, dict[str, Any]]  # to evaluate in, by their names in the logs
@@ -98,7 +98,7 @@ class Loop(Recording, ABC):
             if not self._due:
                 self.epoch += 1
                 self._due = self._begin_epoch()
-            if self._due[0] == self.TELLS[0]:
+            if self._due[0] == self.WORK_RECORDS[0]:
                 yield from self._work()
             logs = self._finish(self._due[0])
             self._log_size = self._size_of_log()
@@ -119,12 +119,12 @@ class Loop(Recording, ABC):
         if "test" in kind or epoch != self.epoch:
             return "test" not in kind and epoch < self.epoch
         is_under_way = self._due or self.pending is not None
-        return kind in {*self.TELLS} - {*self._due} if is_under_way else True
+        return kind in {*self.WORK_RECORDS} - {*self._due} if is_under_way else True
 
     @property
     def run(self) -> RunFolder:
-        """The run folder. It is made when something is first written, and appears complete, so that
-        every run folder can be gone on with."""
+        """Give the run folder. It is made when something is first written, and appears complete, so
+        that every run folder can be gone on with."""
         if self._run is None:
             self._run = RunFolder.create(self.config, self._write_first)
         return self._run

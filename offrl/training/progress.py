@@ -32,7 +32,7 @@ class Progress:
             for record in records:
                 bar.update(record["step"] - bar.n)
                 kind, logs = record["type"], record["logs"]
-                if bar.disable and kind == self.trainer.TELLS[0]:
+                if bar.disable and kind == self.trainer.WORK_RECORDS[0]:
                     self._line(record)
                 if kind in ("progress", "collect", "train"):
                     bar.set_description(f"epoch {record['epoch']}", refresh=False)

@@ -25,7 +25,7 @@ class Trainer(Training):
     run: An earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
     """
 
-    TELLS = ("train", "valid")
+    WORK_RECORDS = ("train", "valid")
     PROGRESS_EVERY = 100  # steps between two looks at the loss, each of which waits for the device
 
     def _assemble(self, config: Config, checkpoint: Mapping[str, Any] | None) -> SequenceDataset:

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 AnyConfig = Config | PipelineConfig
 
-# What going on takes beyond what a policy needs to act.
-PARTS = (
+# Beyond what a policy needs to act.
+NEEDED_TO_RESUME = (
     "variable_state.epoch variable_state.step model.nets model.optimizers rng.torch "
     "loader.position|online.step provenance"
 ).split()
@@ -214,7 +214,7 @@ def check_parts(state: Mapping[str, Any], where: object) -> None:
             found = found.get(name) if isinstance(found, Mapping) else None
         return found is not None
 
-    lacking = [part for part in PARTS if not any(map(has, part.split("|")))]
+    lacking = [part for part in NEEDED_TO_RESUME if not any(map(has, part.split("|")))]
     if lacking:
         raise ValueError(
             f"{where}: lacks {', '.join(lacking)}, so that no training goes on from it; it serves "
@@ -314,7 +314,7 @@ def note_changes(config: AnyConfig, was: Mapping[str, Any], step: int) -> None:
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, versions and platform."""
+    """Collect the commit, the versions of packages and the platform."""
     versions = {}
     for package in ("torch", "numpy", "h5py", "robosuite", "mujoco", "gymnasium", "metaworld"):
         try:
