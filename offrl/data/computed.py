@@ -37,7 +37,7 @@ def action_statistics(
     return {"scale": ones, "offset": np.zeros_like(ones)}
 
 
-def outlier(rows: np.ndarray, scale: np.ndarray) -> tuple[int, str] | None:
+def stray_value(rows: np.ndarray, scale: np.ndarray) -> tuple[int, str] | None:
     """Find a stray value in ``[N, D]`` that makes a dimension's ``scale`` ``[1, D]``, so that all
     others are next to the same once normalised. Returns its row, and a sentence on it."""
     few = rows[:: 1 + len(rows) // 4096]  # suffice for quartiles

@@ -28,7 +28,7 @@ class Episodes(AbstractContextManager):
 
     @property
     def env_args(self) -> dict[str, Any] | None:
-        """What ``make_env`` needs to build the environment of the recording."""
+        """The arguments of ``make_env`` that build the environment of the recording."""
         return (self._notes or {}).get("env_args")
 
     @property

@@ -21,7 +21,7 @@ from offrl.data.storage import StoredArray, bytes_on_disk
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
 NUMBERS = ("actions", "rewards", "dones")  # what is not of numbers in these is wrong
-EACH_DIMENSION = 64  # at most so many have a range of their own
+EACH_DIMENSION = 64  # the largest number of dimensions that have ranges of their own
 
 
 class DataInfo:
@@ -72,7 +72,7 @@ class DataInfo:
         if isinstance(demos, DemoFile) and length:
             demos.check_length(demo, length)
         elif isinstance(demos, Demos):
-            demos.lengths([demo])  # says of most that is wrong what that is
+            demos.lengths([demo])  # whose errors tell most of what may be wrong
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, StoredArray)):
                 read[name] = array

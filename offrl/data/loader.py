@@ -29,7 +29,7 @@ class BatchLoader:
 
     dataset: a ``SequenceDataset``, or whatever has a length and ``get_batch(indices)``; where it is
         silent about its ``device`` and whether it ``is_streamed``, data lies in the CPU's memory.
-        One that says ``num_draws`` is given so many random numbers for each window.
+        One that has ``num_draws`` is given that number of random numbers for each window.
     num_workers: processes that read streamed data ahead; data in memory is gathered at once.
     weights: of the dataset's files: windows of file ``k`` are drawn with probability in proportion
         to ``weights[k]``, with replacement.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.computed import action_statistics, obs_statistics, outlier
+from offrl.data.computed import action_statistics, obs_statistics, stray_value
 
 KEPT = 2**26  # bytes of each key's vectors: memory does not grow with the data
 LARGEST = float(np.finfo(np.float32).max)
@@ -93,7 +93,7 @@ class Vectors:
                 f'train.action_config.{key}.normalization to "min_max"'
             )
         scale = (action_statistics(rows, "min_max") if is_action else obs_statistics(rows))["scale"]
-        if found := outlier(rows, scale):
+        if found := stray_value(rows, scale):
             row, sentence = found
             ends = np.cumsum([len(part) for part in parts])
             part = int(np.searchsorted(ends, row, side="right"))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offrl.data.actions import encode_actions
-from offrl.data.computed import COMPUTED, Statistics, obs_statistics, outlier, transformed
+from offrl.data.computed import COMPUTED, Statistics, obs_statistics, stray_value, transformed
 from offrl.data.goals import DISCOUNT, GoalMode, Goals, make_goals
 from offrl.data.remarks import NOT_FOLLOWED, followed
 from offrl.data.sources import FileColumn, Files
@@ -149,10 +149,10 @@ class SequenceDataset(WindowDataset):
                 values = files.read(f"obs/{key}") if in_file else column.array.numpy()
                 rows = values.reshape(-1, *shape)
                 self._obs_stats[key] = obs_statistics(rows)
-                self._warn_of_outliers(f"obs/{key}", rows, self._obs_stats[key])
+                self._warn_of_stray_values(f"obs/{key}", rows, self._obs_stats[key])
 
-    def _warn_of_outliers(self, key: str, rows: np.ndarray, statistics: Statistics) -> None:
-        if found := outlier(rows, statistics["scale"]):
+    def _warn_of_stray_values(self, key: str, rows: np.ndarray, statistics: Statistics) -> None:
+        if found := stray_value(rows, statistics["scale"]):
             row, sentence = found
             log.warning(f"{self._files.place(key, row)}: {sentence}")
 
@@ -205,7 +205,7 @@ class SequenceDataset(WindowDataset):
         for key in set(keys) - set(given):
             if dict(config.get(key) or {}).get("normalization"):
                 rows = stored[key].reshape(len(stored[key]), -1)
-                self._warn_of_outliers(key, rows, self._action_stats[key])
+                self._warn_of_stray_values(key, rows, self._action_stats[key])
         actions = np.concatenate([*parts.values()], axis=-1)
         self.largest_actions = {key: float(np.abs(part).max()) for key, part in parts.items()}
         self.ac_dim = actions.shape[-1]

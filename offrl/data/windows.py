@@ -14,8 +14,8 @@ from offrl.data.steps import StepStore, ranges
 from offrl.tree import map_leaves
 
 ANY_LATER = Goals("future_uniform")
-# Batches are gathered together up to so many bytes: there is a call for each observation, which
-# takes longer than the copy of a small batch's rows.
+# The size of batches that are gathered together: there is a call for each observation, which takes
+# longer than the copy of a small batch's rows.
 GATHERED_BYTES = 2**22
 
 

@@ -88,7 +88,7 @@ def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
 
 def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[str] = ()) -> Edit:
     """Give arrays ``obs/KEY``, filter keys ``mask/KEY`` or groups of them other names (``keys``:
-    pairs of old and new ones), or leave them out (``drop``). What is said of ``obs/KEY`` goes for
+    pairs of old and new ones), or leave them out (``drop``). A change of ``obs/KEY`` changes
     ``next_obs/KEY`` as well."""
     edit, changes = of_files([file]), {**dict.fromkeys(drop), **dict(keys)}
     if not changes:
@@ -107,7 +107,7 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
             changes.setdefault(f"next_{old}", None if new is None else f"next_{new}")
 
     def renamed(key: str) -> str | None:
-        """Change a path as it is asked for itself, or else for the innermost group it is in."""
+        """Change a path by the change of itself, or else of the innermost group that it is in."""
         parts = key.split("/")
         for depth in range(len(parts), 0, -1):
             group = "/".join(parts[:depth])

@@ -51,7 +51,7 @@ class Conversion:
 
     steps: of the arrays that are held, by path.
     fps: control steps per second, where that is known.
-    task: what the demonstrations show, in words, whatever the source says of it.
+    task: an instruction in words, in the place of the source's.
     attributes: of all the data, for formats that have a place for them.
     """
 

@@ -16,7 +16,7 @@ import h5py
 from offrl.links import inside
 from offrl.memory import SMALL, check_memory
 
-DEEPEST = 3  # so many virtual arrays one of the other: HDF5 opens all that each is made of
+DEEPEST = 3  # virtual arrays that are made of each other: HDF5 opens all of them
 
 
 def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Path]:

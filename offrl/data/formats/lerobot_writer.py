@@ -86,6 +86,8 @@ def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, An
 
 
 class _Dataset:
+    """A new data set, to which episodes are added."""
+
     def __init__(self, folder: Path, plan: Conversion, name: Path):
         assert plan.fps is not None  # which ``encoder`` asked for
         self._folder, self._plan, self._name, self._fps = folder, plan, name, plan.fps
@@ -234,8 +236,8 @@ class _Files:
         self.file: Any = None
 
     def place(self, num_bytes: int, begin: Callable[[Path], Any]) -> dict[str, int]:
-        """Return the numbers of the folder and of the ``file`` that so many bytes go to, which
-        ``begin`` makes."""
+        """Return the numbers of the folder and of the ``file`` that the next bytes go to; ``begin``
+        makes a new one."""
         if self.file is None or self._num_bytes > self._size:
             self.close()
             self._number, self._num_bytes = self._number + 1, 0
