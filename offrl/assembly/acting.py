@@ -34,7 +34,7 @@ from offrl.data.replay import Replay, ReplayStore, bytes_needed
 from offrl.data.rollout import Rollout
 from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
-from offrl.envs.vector import GymnasiumVector, VectorEnv, make_vector_env
+from offrl.envs.vector import GymnasiumVector, Stepped, VectorEnv, make_vector_env
 from offrl.memory import check_memory
 from offrl.seeding import seed_everything
 from offrl.specs import processed_shapes
@@ -46,13 +46,13 @@ Envs = VectorEnv | gymnasium.vector.VectorEnv
 
 
 class ActingExperiment:
-    """Environments, an algorithm and a buffer by a config.
+    """Assembles environments, an algorithm and a buffer by a config.
 
-    Refuses what cannot be learned with ``ValueError``, before one of these environments is stepped.
+    Raises ``ValueError`` for what cannot be learned, before one of these environments is stepped.
 
-    envs: environments that are there already, instead of those that the config names.
-    earlier: a checkpoint of the same training, which is about to be gone on with.
-    num_envs: of those that are made; ``None``: as many as the config says.
+    envs: Environments that are there already, instead of those that the config names.
+    earlier: A checkpoint of the same training, which is about to be gone on with.
+    num_envs: The number of environments to make; ``None``: as many as the config says.
     """
 
     def __init__(
@@ -69,21 +69,14 @@ class ActingExperiment:
         normalizes = self._rewards.normalization is not None
         #: What rewards are normalised by (``train.rewards``).
         self.reward_stats = known.get("reward_normalization_stats") if normalizes else None
-        self.moments = known.get("running_statistics", {})
+        self.moments = known.get("running_statistics", {})  #: See ``RunningStatistics``.
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         recorded = known.get("env_metadata")
-        if envs is None:
-            env_args = env_args_of(config, recorded)
-            config = limited(config, env_args)
-            self.envs = _make_envs(config, env_args, num_envs)
-            if added := turned(config, self.envs.observation_space):
-                self.envs.close()
-                config.train.online.wrappers = [*(env_args.get("wrappers") or []), *added]
-                self.envs = _make_envs(config, env_args_of(config, recorded), num_envs)
-        else:
-            self.envs = _given(envs, config)
+        config, self.envs = (
+            _made(config, recorded, num_envs) if envs is None else _given(config, envs)
+        )
         self.env_args = self.envs.env_args
         self.config = fitted(config, self.envs)
         space = self.envs.action_space
@@ -91,41 +84,22 @@ class ActingExperiment:
         self.obs_shapes = processed_shapes(self.config.observation, stored)
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
         self.alg = self._make_alg(start, earlier)
-        self._warn_of_no_update()
-
-    @property
-    def num_before(self) -> int:
-        """Count how many steps are only collected at first."""
         online = self.config.train.online
-        return max(online.warmup_steps, 0 if self.alg.ON_POLICY else online.random_steps)
-
-    def _warn_of_no_update(self) -> None:
-        num_steps = self.config.train.num_steps
-        if num_steps is not None and num_steps <= self.num_before:
-            log.warning(
-                f"train.num_steps: nothing is learned in {num_steps} steps, as the first "
-                f"{self.num_before} are only collected (train.online.random_steps, warmup_steps)"
-            )
-        in_round = self.config.train.online.collect_steps * self.envs.num_envs
-        made = -(-(num_steps or 0) // in_round) * in_round
-        if num_steps and made > 1.1 * num_steps:
-            log.warning(
-                f"train.num_steps: {made} steps are made, not {num_steps}, as rounds are whole and "
-                f"have {in_round} (train.online.collect_steps in each environment)"
-            )
+        #: The number of steps that are only collected at first.
+        self.num_before = max(online.warmup_steps, 0 if self.alg.ON_POLICY else online.random_steps)
+        _warn_of_length(self.config, self.num_before, self.envs.num_envs)
 
     def _make_alg(self, start: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Any:
-        config, space = self.config, self.envs.action_space
+        config, shapes, where = self.config, (self.obs_shapes, self.ac_dim), "experiment.ckpt_path"
         if start is not None:
-            where = "experiment.ckpt_path"
-            check_spaces(where, start, self.env_args["env_name"], self.obs_shapes, self.ac_dim)
+            check_spaces(where, start, self.env_args["env_name"], *shapes)
             config = without_pretrained(config)
-        shapes = self.obs_shapes, self.ac_dim
         config = for_algo(config, earlier)
         alg = algo_factory(config.algo_name, config, *shapes, device=self.device)
-        alg.set_statistics(obs={}, actions=action_statistics(space, config.train.action_keys[0]))
+        key = config.train.action_keys[0]
+        alg.set_statistics(obs={}, actions=action_statistics(self.envs.action_space, key))
         if start is not None:
-            with while_loading(start, f"experiment.ckpt_path: {config.experiment.ckpt_path}"):
+            with while_loading(start, f"{where}: {config.experiment.ckpt_path}"):
                 alg.start_from(start)
         model = (start or earlier or {}).get("model", {})
         if "normalization" in model:
@@ -133,23 +107,20 @@ class ActingExperiment:
         check_training_fits(config.algo_name, alg.optimizers.values(), self.device)
         return alg
 
-    def _columns(self) -> dict[str, Any]:
-        """The shape and type of what is stored of each step."""
-        shown = self.envs.observation_space.spaces
-        others = {ACTION_MASK}
-        if self.config.train.online.replay.hindsight_share:
-            others.add(ACHIEVED)
-        keys = dict.fromkeys([*self.alg.obs_spec.keys("obs"), *sorted(others & {*shown})])
-        columns: dict[str, Any] = {"actions": ((self.ac_dim,), np.float32)}
-        for key in keys:
-            is_image = shown[key].dtype == np.uint8
-            columns[f"obs/{key}"] = shown[key].shape, np.uint8 if is_image else np.float32
-        if "returns" in self.alg.NEEDS:
-            columns["returns"] = ((), np.float32)
-        return columns
+    def as_learned(self, stepped: Stepped) -> Stepped:
+        """Change the rewards of a step as training changes those in data."""
+        if not self._changes_rewards:
+            return stepped
+        return stepped._replace(rewards=self._learned_rewards(stepped.rewards))
+
+    def _learned_rewards(self, rewards: np.ndarray) -> np.ndarray:
+        options = self._rewards.to_dict()
+        return transformed(rewards, np.array([]), options, self.reward_stats)[0]
+
+    # -- the buffer -------------------------------------------------------------------------------
 
     def make_buffer(self, num_envs: int | None = None) -> Replay:
-        """Make what steps are learned from, of so many environments; ``None``: of these."""
+        """Make the buffer of the steps of so many environments; ``None``: of these."""
         make = self._make_rollout if self.alg.ON_POLICY else self._make_replay
         buffer = make(num_envs or self.envs.num_envs)
         if self._rewards.normalization is not None and not self.reward_stats:
@@ -159,36 +130,24 @@ class ActingExperiment:
             )
         return buffer
 
-    def _make_store(self, num_envs: int, capacity: int, what: str) -> ReplayStore:
-        """A store of so many observations, which the config says in ``what``."""
-        columns = self._columns()
-        is_copied = self.config.train.online.replay.saved
-        copied = ", with a copy when it is saved (train.online.replay.saved)," * is_copied
-        num_bytes = bytes_needed(num_envs, capacity, columns) * (1 + is_copied)
-        check_memory(num_bytes, f"{what}: a buffer of {capacity} observations{copied}", "lower it")
-        discount = getattr(self.config.algo, "discount", 1.0)
-        return ReplayStore(num_envs, capacity, columns, self.config.train.frame_stack, discount)
-
     def _make_rollout(self, num_envs: int) -> Rollout:
-        train = self.config.train
+        train, name = self.config.train, self.config.algo_name
         # An end may follow every step.
-        most = num_envs * (2 * train.online.collect_steps + 1)
-        store = self._make_store(num_envs, most, "train.online.collect_steps")
+        capacity = num_envs * (2 * train.online.collect_steps + 1)
+        store = self._make_store(num_envs, capacity, "train.online.collect_steps")
         demos = self._load_demos() if self.alg.NEEDS_DEMOS else None
-        replay = train.online.replay
-        if replay.prioritized or replay.hindsight_share:
+        if train.online.replay.prioritized or train.online.replay.hindsight_share:
             raise ValueError(
-                f"train.online.replay.prioritized, hindsight_share: {self.config.algo_name} learns "
-                "from the steps of the round and keeps no replay; leave both out"
+                f"train.online.replay.prioritized, hindsight_share: {name} learns from the steps "
+                "of the round and keeps no replay; leave both out"
             )
         if train.data and demos is None:
-            log.warning(f"{self.config.algo_name} learns from its own steps alone, not train.data")
+            log.warning(f"{name} learns from its own steps alone, not train.data")
         window = Window(train.frame_stack)
         return Rollout(store, store.obs_keys, window, seed=train.seed, demos=demos)
 
     def _make_replay(self, num_envs: int) -> Replay:
-        train = self.config.train
-        options = train.online.replay
+        train, options = self.config.train, self.config.train.online.replay
         self._check_replay(num_envs)
         if not options.saved:
             log.info(
@@ -198,10 +157,7 @@ class ActingExperiment:
         # An end may follow every step.
         capacity = min(options.capacity, 2 * (train.num_steps or options.capacity))
         store = self._make_store(num_envs, capacity, "train.online.replay.capacity")
-        priorities = None
-        if options.prioritized:
-            exponents = options.priority_exponent, options.correction_exponent
-            priorities = Priorities(len(store.is_step), *exponents)
+        exponents = options.priority_exponent, options.correction_exponent
         return Replay(
             store,
             store.obs_keys,
@@ -209,43 +165,53 @@ class ActingExperiment:
             train.seed,
             self._load_demos(),
             options.demo_share,
-            priorities,
+            Priorities(len(store.is_step), *exponents) if options.prioritized else None,
             self._make_hindsight() if options.hindsight_share else None,
         )
 
+    def _make_store(self, num_envs: int, capacity: int, key: str) -> ReplayStore:
+        """Make a store of so many observations, which the config says in ``key``."""
+        online, shown = self.config.train.online, self.envs.observation_space.spaces
+        others = {ACTION_MASK, ACHIEVED} if online.replay.hindsight_share else {ACTION_MASK}
+        columns: dict[str, Any] = {"actions": ((self.ac_dim,), np.float32)}
+        for name in dict.fromkeys([*self.alg.obs_spec.keys("obs"), *sorted(others & {*shown})]):
+            is_image = shown[name].dtype == np.uint8
+            columns[f"obs/{name}"] = shown[name].shape, np.uint8 if is_image else np.float32
+        if "returns" in self.alg.NEEDS:
+            columns["returns"] = ((), np.float32)
+        copied = ", with a copy when it is saved (train.online.replay.saved)," * online.replay.saved
+        num_bytes = bytes_needed(num_envs, capacity, columns) * (1 + online.replay.saved)
+        check_memory(num_bytes, f"{key}: a buffer of {capacity} observations{copied}", "lower it")
+        discount = getattr(self.config.algo, "discount", 1.0)
+        return ReplayStore(num_envs, capacity, columns, self.config.train.frame_stack, discount)
+
     def _check_replay(self, num_envs: int) -> None:
         """Refuse what the algorithm cannot learn from."""
-        name, train = self.config.algo_name, self.config.train
-        online, share = train.online, train.online.replay.demo_share
-        capacity = online.replay.capacity
-        least = num_envs * (train.frame_stack + train.seq_length)
-        if capacity < least:
-            raise ValueError(
-                f"train.online.replay.capacity: {capacity} observations of {num_envs} environments "
-                f"hold no step to learn from; keep at least {least}, better thousands"
-            )
-        if online.replay.prioritized and not hasattr(self.alg, "td_errors"):
-            raise ValueError(
-                f"train.online.replay.prioritized: {name} does not say how wrong its values were; "
-                "set it to false"
-            )
-        if self.alg.NEEDS_DEMOS and share is not None and not round(share * train.batch_size):
-            raise ValueError(
-                f"train.online.replay.demo_share: {name} imitates demonstrations, and a batch of "
-                f"{train.batch_size} has none of them; make it larger"
-            )
-        if "returns" in self.alg.NEEDS and (online.normalize_rewards or online.clip_rewards):
-            raise ValueError(
-                f"train.online.normalize_rewards, clip_rewards: {name} learns from the returns of "
-                "episodes, which are sums of the rewards as they are; set both to false"
-            )
+        name, train, alg = self.config.algo_name, self.config.train, self.alg
+        online, replay, size = train.online, train.online.replay, train.batch_size
+        least, share = num_envs * (train.frame_stack + train.seq_length), replay.demo_share
+        lacks_errors = replay.prioritized and not hasattr(alg, "td_errors")
+        lacks_demos = alg.NEEDS_DEMOS and share is not None and not round(share * size)
+        takes_returns = "returns" in alg.NEEDS
+        changes_rewards = online.normalize_rewards or online.clip_rewards
+        problems = {
+            f"replay.capacity: {replay.capacity} observations of {num_envs} environments hold no "
+            f"step to learn from; keep at least {least}, better thousands": replay.capacity < least,
+            f"replay.prioritized: {name} does not say how wrong its values were; set it to "
+            "false": lacks_errors,
+            f"replay.demo_share: {name} imitates demonstrations, and a batch of {size} has none of "
+            "them; make it larger": lacks_demos,
+            f"normalize_rewards, clip_rewards: {name} learns from the returns of episodes, which "
+            "are sums of the rewards as they are; set both to false": takes_returns
+            and changes_rewards,
+            f"replay.hindsight_share: {name} learns from the returns of episodes, which are not "
+            "known of other goals; set it to 0": takes_returns and replay.hindsight_share,
+        }
+        for problem, is_met in problems.items():
+            if is_met:
+                raise ValueError(f"train.online.{problem}")
 
     def _make_hindsight(self) -> Hindsight:
-        if "returns" in self.alg.NEEDS:
-            raise ValueError(
-                f"train.online.replay.hindsight_share: {self.config.algo_name} learns from the "
-                "returns of episodes, which are not known of other goals; set it to 0"
-            )
         judge = judge_of(self.env_args, self.alg.obs_spec.keys("obs"))
 
         def learned(achieved: np.ndarray, desired: np.ndarray) -> Any:
@@ -286,31 +252,51 @@ class ActingExperiment:
                 )
         return demos
 
-    def as_learned(self, stepped: Any) -> Any:
-        """A step with what training makes of its rewards, as of those in data."""
-        if not self._changes_rewards:
-            return stepped
-        return stepped._replace(rewards=self._learned_rewards(stepped.rewards))
 
-    def _learned_rewards(self, rewards: np.ndarray) -> np.ndarray:
-        options = self._rewards.to_dict()
-        return transformed(rewards, np.array([]), options, self.reward_stats)[0]
+def _warn_of_length(config: Config, num_before: int, num_envs: int) -> None:
+    num_steps, collect_steps = config.train.num_steps, config.train.online.collect_steps
+    if num_steps is not None and num_steps <= num_before:
+        log.warning(
+            f"train.num_steps: nothing is learned in {num_steps} steps, as the first "
+            f"{num_before} are only collected (train.online.random_steps, warmup_steps)"
+        )
+    in_round = collect_steps * num_envs
+    made = -(-(num_steps or 0) // in_round) * in_round
+    if num_steps and made > 1.1 * num_steps:
+        log.warning(
+            f"train.num_steps: {made} steps are made, not {num_steps}, as rounds are whole and "
+            f"have {in_round} (train.online.collect_steps in each environment)"
+        )
 
 
-def _make_envs(config: Config, env_args: Mapping[str, Any], num_envs: int | None) -> VectorEnv:
+def _made(
+    config: Config, recorded: Mapping[str, Any] | None, num_envs: int | None
+) -> tuple[Config, VectorEnv]:
+    """Make the environments that a config names, and give it with what follows from these."""
+    env_args = env_args_of(config, recorded)
+    config = limited(config, env_args)
     online = config.train.online
-    return make_vector_env(
-        env_args,
-        num_envs or online.num_envs,
-        config.train.seed,
-        horizon=online.horizon,
-        obs_keys=seen_by(config),
-        terminate_on_success=online.terminate_on_success,
-        timeout=online.timeout,
-    )
+
+    def make(env_args: Mapping[str, Any]) -> VectorEnv:
+        return make_vector_env(
+            env_args,
+            num_envs or online.num_envs,
+            config.train.seed,
+            horizon=online.horizon,
+            obs_keys=seen_by(config),
+            terminate_on_success=online.terminate_on_success,
+            timeout=online.timeout,
+        )
+
+    envs = make(env_args)
+    if added := turned(config, envs.observation_space):
+        envs.close()
+        online.wrappers = [*(env_args.get("wrappers") or []), *added]
+        envs = make(env_args_of(config, recorded))
+    return config, envs
 
 
-def _given(envs: Envs, config: Config) -> VectorEnv:
+def _given(config: Config, envs: Envs) -> tuple[Config, VectorEnv]:
     online = config.train.online
     if online.wrappers and not getattr(envs, "env_args", {}).get("wrappers"):
         raise ValueError(
@@ -320,10 +306,10 @@ def _given(envs: Envs, config: Config) -> VectorEnv:
     if isinstance(envs, gymnasium.vector.VectorEnv):
         named = env_args_of(config) if config.experiment.env else None
         ends = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
-        return GymnasiumVector(envs, config.train.seed, named, seen_by(config), **ends)
+        envs = GymnasiumVector(envs, config.train.seed, named, seen_by(config), **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
             f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "
             "name an environment (experiment.env)"
         )
-    return envs
+    return config, envs

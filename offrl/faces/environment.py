@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Environment(gymnasium.Wrapper):
-    """The environment ``experiment.env``, with gymnasium's ``reset`` and ``step``; observations are
-    dicts of arrays, as everywhere in offrl.
+    """Makes the environment ``experiment.env``, with gymnasium's ``reset`` and ``step``, whose
+    observations are dicts of arrays.
 
     ``train.seed`` seeds Python, NumPy, torch, the spaces and the first episode. Episodes end as
     ``train.online`` says (``horizon``, ``terminate_on_success``).
@@ -32,35 +32,39 @@ class Environment(gymnasium.Wrapper):
     ``step(action, agent_index)`` the next one, the reward, whether the episode is over, and what is
     known besides (``truncated``: whether it was cut off); of others a subclass says how.
 
-    cfgs: a config, nested dicts with what differs from the defaults, or the path of a config file.
-    play: show each step in a window, where there is a display.
+    cfgs: A config, nested dicts with what differs from the defaults, or the path of a config file.
+    play: Show each step in a window, where there is a display.
     """
 
-    init_env: Callable[[Any], Any]  # of a subclass
-
     def __init__(self, cfgs: Configs, play: bool = False):
-        self._of_pipeline = hasattr(self, "init_env")
-        if self._of_pipeline:
-            super().__init__(gymnasium.Env())  # until it is told which
-            self._seed = int(np.random.randint(2**31))
-            made = self.init_env(cfgs)
-            self.env = made if isinstance(made, gymnasium.Env) else self.env
-            return
-        self.config = config = complete(cfgs)
+        super().__init__(gymnasium.Env())  # until init_env says which
         self.play = play
-        self.seed = config.train.seed
+        self._seed: int | None = int(np.random.randint(2**31))
+        self._length = 0
+        made = self.init_env(cfgs)
+        self.env = made if isinstance(made, gymnasium.Env) else self.env
+
+    def init_env(self, cfgs: Any) -> Any:
+        """Make the environment. In a pipeline a subclass says how; see above."""
+        self.config = config = complete(cfgs)
+        self._seed = self.seed = config.train.seed
         seed_everything(self.seed)
         env_args = env_args_of(config)
         self.env_name: str = env_args["env_name"]
-        super().__init__(with_images(make_env(env_args), config))
-        known = getattr(self.spec, "reward_threshold", None)
-        given = config.train.online.solved_return
+        env = with_images(make_env(env_args), config)
+        known, given = (
+            getattr(env.spec, "reward_threshold", None),
+            config.train.online.solved_return,
+        )
         #: The mean return of episodes at which the task is solved and a training in it ends:
         #: ``train.online.solved_return``, or what gymnasium knows. ``None``: it goes on.
         self.env_solution: float | None = known if given is None else given
-        self._seed: int | None = self.seed
-        self._length = 0
-        self._seed_spaces()
+        self._seed_spaces(env)
+        return env
+
+    @property
+    def _is_of_pipeline(self) -> bool:
+        return type(self).init_env is not Environment.init_env
 
     def update_env(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
         """Wrap it in place, with one of gymnasium's wrappers for example: ``update_fn(env,
@@ -70,7 +74,7 @@ class Environment(gymnasium.Wrapper):
             self.env.wrap(update_fn, **kwargs)
         else:
             self.env = update_fn(self.env, **kwargs) or self.env
-        self._seed_spaces()
+        self._seed_spaces(self.env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Begin an episode. Gives the observation and what is known besides. Without a seed the
@@ -78,7 +82,7 @@ class Environment(gymnasium.Wrapper):
         seed, self._seed = self._seed if seed is None else seed, None
         self._length = 0
         obs, info = self.env.reset(seed=seed, options=options)
-        if self._of_pipeline:
+        if self._is_of_pipeline:
             return obs
         self._show()
         return obs, info
@@ -87,7 +91,7 @@ class Environment(gymnasium.Wrapper):
         """Act. Gives the observation, the reward, whether the episode was terminated or truncated,
         and what is known besides."""
         obs, reward, terminated, truncated, info = stepped(self.env.step(action))
-        if self._of_pipeline:
+        if self._is_of_pipeline:
             return obs, reward, terminated or truncated, {**info, "truncated": truncated}
         online = self.config.train.online
         self._length += 1
@@ -110,9 +114,9 @@ class Environment(gymnasium.Wrapper):
             window.close()
         super().close()
 
-    def _seed_spaces(self) -> None:
-        self.action_space.seed(self.config.train.seed)
-        self.observation_space.seed(self.config.train.seed)
+    def _seed_spaces(self, env: gymnasium.Env) -> None:
+        env.action_space.seed(self.seed)
+        env.observation_space.seed(self.seed)
 
     @property
     def is_shown(self) -> bool:

@@ -83,8 +83,8 @@ class Broker(ABC):
         log.warning(f"{reason}; it is given up after {TRIES} tries, and the others go on")
 
 
-class Turns(Broker):
-    """Explorers that act in turn in this process, each for a trajectory, by the newest weights.
+class LocalBroker(Broker):
+    """Lets explorers act in turn in this process, each for a trajectory, by the newest weights.
 
     With the random state of the process, its state holds all that their going on depends on.
     """
@@ -102,7 +102,8 @@ class Turns(Broker):
 
     def receive(self) -> Trajectory:
         while True:
-            number = self._turn()
+            number = min(self._lives, key=lambda x: (x < self._next, x))  # round and round
+            self._next = number + 1
             try:
                 explorer = self._explorer(number)
                 explorer.load(self._weights)
@@ -123,12 +124,6 @@ class Turns(Broker):
     def _drop(self, number: int) -> None:
         if number in self._explorers:
             self._explorers.pop(number).close()
-
-    def _turn(self) -> int:
-        """Whose turn it is: the next one, round and round."""
-        number = min(self._lives, key=lambda x: (x < self._next, x))
-        self._next = number + 1
-        return number
 
     def state(self) -> dict[str, Any]:
         explorers = {
@@ -166,7 +161,7 @@ def broker_at(
     """The broker of explorers in this process; with an address, on Ray, where those that make no
     step for ``timeout`` seconds are replaced."""
     if address is None:
-        return Turns(make_explorer, num_explorers, life)
+        return LocalBroker(make_explorer, num_explorers, life)
     from offrl.online.ray import RayBroker
 
     return RayBroker(address, timeout, make_explorer, num_explorers, life)

@@ -49,8 +49,8 @@ class Trajectory(NamedTuple):
     num_hung: int = 0  #: How often environments hung in it and began anew.
 
 
-class Tape:
-    """Steps in the order in which they are taken, for a replay elsewhere."""
+class StepRecorder:
+    """Keeps steps in the order in which they are taken, for a replay elsewhere."""
 
     def __init__(self) -> None:
         self._first: Any = None
@@ -84,9 +84,11 @@ class Explorer(Collector):
     def __init__(self, config: Config, known: Mapping[str, Any], number: int, life: int):
         config = config.model_copy(deep=True)
         config.train.cuda = False
-        config.train.seed = _seed(config.train.seed, number, life)
+        if number or life:
+            sequence = np.random.SeedSequence(config.train.seed, spawn_key=(number, life))
+            config.train.seed = int(sequence.generate_state(1)[0]) % 2**31
         experiment = ActingExperiment(config, None, known)
-        buffer = experiment.make_buffer() if experiment.alg.ON_POLICY else Tape()
+        buffer = experiment.make_buffer() if experiment.alg.ON_POLICY else StepRecorder()
         super().__init__(experiment, buffer)
         self.number, self.life = number, life
         self._version = -1
@@ -115,7 +117,11 @@ class Explorer(Collector):
         ended = self.collect(trajectory_length(self.config, self.alg.ON_POLICY))
         moments = self.statistics.take()
         self.statistics.end_round()
-        data = self._take_round() if self.alg.ON_POLICY else self.buffer.take()
+        if self.alg.ON_POLICY:
+            rollout = self.take_rollout()
+            data = packed(self.alg, rollout, self.alg.process_batch_for_training(rollout))
+        else:
+            data = self.buffer.take()
         trajectory = Trajectory(
             self.number,
             self.life,
@@ -132,12 +138,8 @@ class Explorer(Collector):
         self._num_given += 1
         return trajectory
 
-    def _take_round(self) -> dict[str, Any]:
-        rollout = self.take_rollout()
-        return packed(self.alg, rollout, self.alg.process_batch_for_training(rollout))
-
     def state(self) -> dict[str, Any]:
-        # Between two trajectories a tape is empty.
+        # Between two trajectories a recorder is empty.
         return super().state() | {"buffer": self.buffer.state() if self.alg.ON_POLICY else None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -178,10 +180,3 @@ def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     elif "mask" in whole:
         whole["state"] = None
     return whole
-
-
-def _seed(seed: int, number: int, life: int) -> int:
-    if number == life == 0:
-        return seed
-    sequence = np.random.SeedSequence(seed, spawn_key=(number, life))
-    return int(sequence.generate_state(1)[0]) % 2**31

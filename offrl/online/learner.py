@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offrl.assembly.acting import ActingExperiment
-from offrl.online.broker import Broker, broker_at
+from offrl.online.broker import broker_at
 from offrl.online.collector import Ended
 from offrl.online.explorer import (
     Explorer,
@@ -20,6 +20,8 @@ from offrl.online.explorer import (
 from offrl.online.frames import unpacked
 from offrl.online.trainer import Trainer
 from offrl.tree import as_arrays, as_tensors, map_leaves
+
+NO_WAITS = {"Wait_Time": 0.0, "Transport_Time": 0.0}
 
 
 class Learner(Trainer):
@@ -42,23 +44,22 @@ class Learner(Trainer):
         self.version = 0  #: Of the weights: how often they were published.
         self._received: dict[tuple[int, int], int] = {}  # how many, by explorer and life
         self._data: list[dict[str, Any]] = []  # of the round
-        self._forget_traffic()
-        self._forget_waits()
-        self.broker = self._make_broker()
+        self._staleness: list[int] = []  # of trajectories since the last ``traffic``
+        self._num_refused = 0
+        self._waits = dict(NO_WAITS)
+        described = self.describe()
+        described["model"] = {"normalization": described["model"]["normalization"]}
+        make_explorer = partial(Explorer, self.config, described)
+        distributed, timeout = self.config.distributed, self.config.train.online.timeout
+        self.broker = broker_at(
+            distributed.address, make_explorer, distributed.explorers, timeout=timeout
+        )
 
     def _make_buffer(self, experiment: ActingExperiment) -> Any:
         if experiment.alg.ON_POLICY:
             return experiment.make_buffer()
         config = experiment.config
         return experiment.make_buffer(config.distributed.explorers * config.train.online.num_envs)
-
-    def _make_broker(self) -> Broker:
-        described = self.describe()
-        described["model"] = {"normalization": described["model"]["normalization"]}
-        make_explorer = partial(Explorer, self.config, described)
-        distributed = self.config.distributed
-        options = {"timeout": self.config.train.online.timeout}
-        return broker_at(distributed.address, make_explorer, distributed.explorers, **options)
 
     def close(self) -> None:
         self.broker.close()
@@ -67,11 +68,26 @@ class Learner(Trainer):
     # -- acting, elsewhere ------------------------------------------------------------------------
 
     def collect(self, num_steps: int) -> Ended:
-        """Publish the weights, and receive what a round is learned from."""
+        """Publish the weights, and take in the trajectories that a round is learned from. On-policy
+        algorithms do not learn from those that are too old."""
+        distributed, on_policy = self.config.distributed, self.alg.ON_POLICY
+        max_staleness = distributed.max_staleness or 10 * distributed.explorers
+        num_left = distributed.num_trajectories if on_policy else 1
         self._publish()
         self._data, self.num_hung = [], 0
-        num = self.config.distributed.num_trajectories if self.alg.ON_POLICY else 1
-        return [episode for _ in range(num) for episode in self._receive()]
+        ended: Ended = []
+        while num_left:
+            trajectory = self._receive()
+            ended += trajectory.ended
+            if on_policy and self.version - trajectory.version > max_staleness:
+                self._num_refused += 1
+                continue
+            num_left -= 1
+            if on_policy:
+                self._data.append(as_tensors(trajectory.data))
+            else:
+                self._record(trajectory)
+        return ended
 
     def _publish(self) -> None:
         self.version += 1
@@ -85,31 +101,28 @@ class Learner(Trainer):
         position = self.version, self.step, self.agent.num_steps
         self.broker.publish(Weights(*position, nets, normalization, moments))
 
-    def _receive(self) -> Ended:
-        """Take in a trajectory that is not too old. Returns the episodes that ended until then."""
-        ended: Ended = []
-        distributed = self.config.distributed
-        max_staleness = distributed.max_staleness or 10 * distributed.explorers
-        while True:
-            begun = time.time()
-            trajectory = self.broker.receive()
-            self._note(begun, trajectory)
-            self._check_order(trajectory)
-            self.step += trajectory.num_steps
-            self.agent.num_steps += trajectory.num_actions
-            self.statistics.join(trajectory.moments)
-            ended += trajectory.ended
-            self.num_hung += trajectory.num_hung
-            self.num_restarts += trajectory.num_hung
-            self._last_returns.extend(x[0] for x in trajectory.ended)
-            if not self.alg.ON_POLICY:
-                self._record(trajectory)
-            elif self.version - trajectory.version > max_staleness:
-                self._num_refused += 1
-                continue
-            else:
-                self._data.append(as_tensors(trajectory.data))
-            return ended
+    def _receive(self) -> Trajectory:
+        """Wait for a trajectory, and count what came of it. Raises ``RuntimeError`` if one comes
+        twice, or another was left out."""
+        begun = time.time()
+        trajectory = self.broker.receive()
+        now, known = time.time(), (trajectory.explorer, trajectory.life)
+        self._waits["Wait_Time"] += now - begun
+        self._waits["Transport_Time"] += max(0.0, now - max(begun, trajectory.ready))
+        self._staleness.append(self.version - trajectory.version)
+        expected = self._received.get(known, 0)
+        if trajectory.number != expected:
+            raise RuntimeError(
+                f"trajectory {trajectory.number} of explorer {known[0]} came instead of {expected}"
+            )
+        self._received[known] = expected + 1
+        self.step += trajectory.num_steps
+        self.agent.num_steps += trajectory.num_actions
+        self.statistics.join(trajectory.moments)
+        self.num_hung += trajectory.num_hung
+        self.num_restarts += trajectory.num_hung
+        self._last_returns.extend(x[0] for x in trajectory.ended)
+        return trajectory
 
     def _record(self, trajectory: Trajectory) -> None:
         """Put the steps into the explorer's part of the replay."""
@@ -131,30 +144,7 @@ class Learner(Trainer):
             return due
         return due * trajectory_length(self.config, False) // online.collect_steps
 
-    def _check_order(self, trajectory: Trajectory) -> None:
-        """Each trajectory comes once, and none is left out."""
-        known = trajectory.explorer, trajectory.life
-        expected = self._received.setdefault(known, 0)
-        if trajectory.number != expected:
-            raise RuntimeError(
-                f"trajectory {trajectory.number} of explorer {known[0]} came instead of {expected}"
-            )
-        self._received[known] += 1
-
     # -- what is logged of the traffic ------------------------------------------------------------
-
-    def _forget_traffic(self) -> None:
-        self._staleness: list[int] = []
-        self._num_refused = 0
-
-    def _forget_waits(self) -> None:
-        self._waits = {"Wait_Time": 0.0, "Transport_Time": 0.0}
-
-    def _note(self, begun: float, trajectory: Trajectory) -> None:
-        now = time.time()
-        self._waits["Wait_Time"] += now - begun
-        self._waits["Transport_Time"] += max(0.0, now - max(begun, trajectory.ready))
-        self._staleness.append(self.version - trajectory.version)
 
     @property
     def problems(self) -> list[str]:
@@ -169,14 +159,13 @@ class Learner(Trainer):
             logs["Staleness"] = float(np.mean(self._staleness))
             logs["Staleness_Max"] = max(self._staleness)
         logs |= {"Refused": self._num_refused, "Lost_Explorers": len(self.broker.lost)}
-        self._forget_traffic()
+        self._staleness, self._num_refused = [], 0
         return logs
 
     def waits(self) -> dict[str, float]:
-        """The seconds since the last call in which it waited for trajectories, and of these those
-        in which one was ready and on its way."""
-        waits = self._waits
-        self._forget_waits()
+        """Give the seconds since the last call in which it waited for trajectories, and of these
+        those in which one was ready and on its way."""
+        waits, self._waits = self._waits, dict(NO_WAITS)
         return waits
 
     # -- going on ---------------------------------------------------------------------------------

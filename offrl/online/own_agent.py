@@ -109,7 +109,7 @@ class _Seen:
         seen = {key: x[:, None] for key, x in obs.items()}
         with torch.no_grad():
             if hasattr(alg, "scores"):  # it values actions
-                return alg.scores(alg.prepare_obs(seen), None)[0].cpu().numpy()
+                return alg.scores(alg.prepare_obs(seen))[0].cpu().numpy()
             return alg.action_distribution(seen)[0].logits.flatten().cpu().numpy()
 
 

@@ -29,7 +29,7 @@ def _enter(kind: str, part: Any) -> Any:
     name, base = part.__name__, BASES.get(kind)
     if base is not None and not issubclass(part, base):
         raise ValueError(f"{kind} {name}: derive it from offrl.online.{base.__name__}")
-    if base is Environment and not hasattr(part, "init_env"):
+    if base is Environment and part.init_env is Environment.init_env:
         raise ValueError(f"environment {name}: define init_env(env_info)")
     known = PARTS[kind].get(name)
     if known is not None and known.__module__ not in (part.__module__, __name__):

@@ -12,7 +12,7 @@ from offrl.config.files import find_config, read_config_file
 from offrl.data.replay import ReplayStore
 from offrl.envs.vector import Stepped
 from offrl.online import Learner, Trainer
-from offrl.online.broker import TRIES, Turns
+from offrl.online.broker import TRIES, LocalBroker
 from offrl.online.explorer import joined
 from offrl.seeding import rng_state, set_rng_state
 from offrl.tree import merge
@@ -144,7 +144,7 @@ def test_rounds_of_several_lengths_are_joined():
     assert flat["actions"].shape == (5, 1)
 
 
-class Late(Turns):
+class Late(LocalBroker):
     """Its explorers act by the weights of some versions ago."""
 
     def __init__(self, *arguments, behind):
@@ -201,7 +201,7 @@ class Failing:
 
 def failing(fails, num=3):
     learner = make(Learner, "impala", explorers=num)
-    learner.broker = Turns(Failing(learner.broker._make_explorer, fails), num)
+    learner.broker = LocalBroker(Failing(learner.broker._make_explorer, fails), num)
     return learner
 
 
@@ -226,13 +226,10 @@ def test_an_explorer_that_goes_on_failing_is_given_up(caplog):
 
 
 def test_a_training_that_lost_an_explorer_says_so_in_its_exit_status(tmp_path, monkeypatch, capsys):
-    make_broker = Learner._make_broker
+    def failing_broker(address, make_explorer, num_explorers, timeout):
+        return LocalBroker(Failing(make_explorer, lambda number, life: number == 1), num_explorers)
 
-    def make_failing(learner):
-        make_explorer = make_broker(learner)._make_explorer
-        return Turns(Failing(make_explorer, lambda number, life: number == 1), 2)
-
-    monkeypatch.setattr(Learner, "_make_broker", make_failing)
+    monkeypatch.setattr("offrl.online.learner.broker_at", failing_broker)
     words = ["distributed.explorers=2", "train.num_steps=1000", "experiment.rollout.enabled=false"]
     words = [word for setting in words for word in ("--set", setting)]
     command = ["train", "--config", "cartpole_impala.json", "--output", str(tmp_path), *words]
@@ -291,7 +288,7 @@ class Locked(Failing):
 def test_an_explorer_that_cannot_be_made_again_is_given_up():
     learner = make(Learner, "impala", explorers=2)
     broken = Locked(learner.broker._make_explorer, lambda number, life: number == 1)
-    learner.broker = Turns(broken, 2)
+    learner.broker = LocalBroker(broken, 2)
     list(islice(learner(), 40))
     assert learner.problems == ["explorer 1 was given up: the door is locked"]
 
@@ -304,7 +301,7 @@ class Vanishing(Failing):
 def test_an_environment_whose_process_is_killed_costs_an_explorer_only():
     learner = make(Learner, "impala", explorers=2)
     broken = Vanishing(learner.broker._make_explorer, lambda number, life: (number, life) == (1, 0))
-    learner.broker = Turns(broken, 2)
+    learner.broker = LocalBroker(broken, 2)
     list(islice(learner(), 40))
     assert learner.problems == [] and learner.broker._explorers[1].life == 1
 
@@ -327,7 +324,7 @@ def test_a_resume_goes_on_with_the_explorers_that_replaced_others():
         maker = Failing(
             learner.broker._make_explorer, lambda number, life: number == 1 and life == 0
         )
-        learner.broker = Turns(maker, 2)
+        learner.broker = LocalBroker(maker, 2)
         return learner
 
     learner = make_again()
