@@ -11,7 +11,6 @@ from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
 from offrl.aliases import in_one_or_several
 from offrl.lazy import Tensor, torch
-from offrl.normalize import CONVERSIONS, rot_6d_to_matrix
 
 if TYPE_CHECKING:
     from offrl.algos.shared.model import Networks
@@ -118,36 +117,6 @@ class PolicyAlgo(Algo):
         if not isinstance(array, Tensor) and array.dtype.kind not in "biuf":
             raise ValueError(f"the observation {keys[0]!r} is {array.dtype}, no numbers")
         return {keys[0]: torch.as_tensor(array)}
-
-    def raw_action(self, action: Tensor) -> Tensor:
-        """Turn what ``act`` returned, ``[B, A]``, into what the environment takes: normalisation is
-        undone, rotations have the format of ``train.action_config``, discrete actions are
-        integers ``[B]``."""
-        if self.is_discrete:
-            return action.argmax(-1)
-        train, stats = self.global_config.train, self.action_normalizer.stats
-        config = train.action_config
-        rotations = [key for key, own in config.items() if own.format == "rot_6d"]
-        if not self._was_told and any(
-            own.normalization or key in rotations
-            for key, own in config.items()
-            if key in train.action_keys
-        ):
-            raise ValueError(
-                "train.action_config: asks for other actions than the environment takes, and the "
-                "algorithm has no statistics to turn them back; call algo.set_statistics(obs=..., "
-                "actions=...) once"
-            )
-        raw = self.action_normalizer.unnormalize_vector(action)
-        if not rotations:
-            return raw
-        widths = [own["scale"].shape[-1] for own in stats.values()]
-        parts = dict(zip(stats, raw.split(widths, dim=-1), strict=True))
-        for key in rotations:
-            if key in parts:
-                convert = CONVERSIONS[config[key].convert_at_runtime]
-                parts[key] = convert(rot_6d_to_matrix(parts[key]))
-        return torch.cat([*parts.values()], dim=-1)
 
     def learned_action(self, raw: Tensor) -> Tensor:
         """Turn what the environment takes, ``[B, A]`` or integers ``[B]``, into what ``act``

@@ -6,6 +6,7 @@ from numbers import Number
 from typing import Any, ClassVar
 
 from offrl import models
+from offrl.algos.shared.actions import raw_action
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Learning
@@ -42,6 +43,7 @@ class Algo(Modes):
     LOGS_GRADIENTS: ClassVar[bool] = True
     #: Attributes that are numbers, and part of the state as networks are; 0 in states without them.
     COUNTERS: ClassVar[tuple[str, ...]] = ()
+    raw_action = raw_action
 
     algo_config: AlgoConfig
 

@@ -1,0 +1,37 @@
+"""Actions in the units of environments: a method of all algorithms, also of those without act."""
+
+from typing import Any
+
+from offrl.lazy import Tensor, torch
+from offrl.normalize import CONVERSIONS, rot_6d_to_matrix
+
+
+def raw_action(algo: Any, action: Tensor) -> Tensor:
+    """Turn what ``act`` returned, ``[B, A]``, into what the environment takes: normalisation is
+    undone, rotations have the format of ``train.action_config``, discrete actions are
+    integers ``[B]``."""
+    if algo.is_discrete:
+        return action.argmax(-1)
+    train, stats = algo.global_config.train, algo.action_normalizer.stats
+    config = train.action_config
+    rotations = [key for key, own in config.items() if own.format == "rot_6d"]
+    if not algo._was_told and any(
+        own.normalization or key in rotations
+        for key, own in config.items()
+        if key in train.action_keys
+    ):
+        raise ValueError(
+            "train.action_config: asks for other actions than the environment takes, and the "
+            "algorithm has no statistics to turn them back; call algo.set_statistics(obs=..., "
+            "actions=...) once"
+        )
+    raw = algo.action_normalizer.unnormalize_vector(action)
+    if not rotations:
+        return raw
+    widths = [own["scale"].shape[-1] for own in stats.values()]
+    parts = dict(zip(stats, raw.split(widths, dim=-1), strict=True))
+    for key in rotations:
+        if key in parts:
+            convert = CONVERSIONS[config[key].convert_at_runtime]
+            parts[key] = convert(rot_6d_to_matrix(parts[key]))
+    return torch.cat([*parts.values()], dim=-1)
