@@ -165,11 +165,11 @@ class BC(PolicyAlgo):
         return super().process_batch_for_training(window)
 
     def _steps(self) -> tuple[slice, slice, slice, int]:
-        """Which steps of a window are seen, which are targets, which outputs answer to those, and
-        which output is the action of now.
+        """Give the steps of a window that are seen, those that are targets, the outputs for these,
+        and the output that is the present action.
 
-        All, but for a Transformer, which is trained on its last step or on every one of its
-        context, to act now or (``pred_future_acs``) for the whole context to come.
+        These are all steps, but for a Transformer, which is trained on its last step or on every
+        one of its context, to act now or (``pred_future_acs``) for the whole context to come.
         """
         config = self.algo_config.transformer
         context = config.context_length
@@ -182,16 +182,6 @@ class BC(PolicyAlgo):
         if config.pred_future_acs:
             return slice(context), slice(context - 1, 2 * context - 1), slice(None), 0
         return slice(context), slice(context), slice(None), -1
-
-    def update(self, batch: Batch) -> Info:
-        losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
-        terms = {term: masked_mean(v, batch["pad_mask"]) for term, v in losses(batch).items()}
-        weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
-        loss = sum(weighted[1:], weighted[0])
-        logs = {LOG_NAMES[term]: value for term, value in terms.items() if term in LOG_NAMES}
-        if "nll" in terms:
-            logs["Log_Likelihood"] = -terms["nll"]
-        return {"loss": loss, **logs, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
     def _actor_losses(self, batch: Batch) -> dict[str, Tensor]:
         *_, answers, _ = self._steps()
@@ -219,6 +209,16 @@ class BC(PolicyAlgo):
         }
         return {term: known.get(term, 0.0) for term in terms}
 
+    def update(self, batch: Batch) -> Info:
+        losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
+        terms = {term: masked_mean(v, batch["pad_mask"]) for term, v in losses(batch).items()}
+        weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
+        loss = sum(weighted[1:], weighted[0])
+        logs = {LOG_NAMES[term]: value for term, value in terms.items() if term in LOG_NAMES}
+        if "nll" in terms:
+            logs["Log_Likelihood"] = -terms["nll"]
+        return {"loss": loss, **logs, "Policy_Grad_Norms": self.optimize("policy", loss)}
+
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
         *_, now = self._steps()
         obs, goal, state, generators, _ = seen
@@ -241,7 +241,8 @@ class BC(PolicyAlgo):
         return self.nets["policy"](self.prepare(obs, goal), None, state)
 
     def _acts_with_low_noise(self) -> bool:
-        """As robomimic, unless it explores or the config says otherwise."""
+        """Say whether to act without noise: as robomimic, unless it explores or the config says
+        otherwise."""
         config = self.algo_config
         head = config.gmm if config.gmm.enabled else config.gaussian
         head = config.categorical if self.is_discrete else head

@@ -50,7 +50,6 @@ class CQLCriticConfig(SACCriticConfig):
 class CQLConfig(TDConfig):
     ALGO_NAME = "cql"
     DEFAULTS = {"train": {"batch_size": 1024}}
-
     OPTIMIZERS = learning_rates(critic=1e-3, actor=3e-4, decay_factor=0.0)
     critic: CQLCriticConfig = CQLCriticConfig()
     actor: SACActorConfig = SACActorConfig()
@@ -62,7 +61,6 @@ class CQL(SACN):
     """``cql`` is the logarithm of the weight of the gap, where that is tuned."""
 
     algo_config: CQLConfig
-
     NUMBERS = SACN.NUMBERS | {"cql": "critic"}
 
     def _create_networks(self) -> None:
@@ -72,12 +70,10 @@ class CQL(SACN):
             self.nets["cql"] = models.Scalar(0.0)
 
     def next_value(self, batch: Batch, next_pi: Any) -> Tensor:
-        config = self.algo_config.critic
-        if config.num_action_samples == 1 and config.target_action == "sample":
+        num, config = self.algo_config.critic.num_action_samples, self.algo_config.critic
+        if num == 1 and config.target_action == "sample":
             return super().next_value(batch, next_pi)
-        actions = next_pi.mode()
-        if config.num_action_samples > 1:
-            actions, _ = next_pi.rsample(config.num_action_samples)
+        actions = next_pi.mode() if num == 1 else next_pi.rsample(num)[0]
         q = self.nets["critic_target"](batch["next_obs"], actions)
         return q.amax(-1, keepdim=True).amin(0)
 
@@ -120,6 +116,5 @@ class CQL(SACN):
     def _train_critics(self, batch: Batch) -> Info:
         info = super()._train_critics(batch)
         if "cql" in self.nets:
-            weight_loss = info["Critic/CQL_Weight_Loss"]
-            info["Critic/CQL_Grad_Norms"] = self.optimize("cql", weight_loss)
+            info["Critic/CQL_Grad_Norms"] = self.optimize("cql", info["Critic/CQL_Weight_Loss"])
         return info

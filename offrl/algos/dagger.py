@@ -26,8 +26,7 @@ class DAggerConfig(BCConfig):
     )
 
     expert: str = "scripted"
-    """Who is asked: "scripted", the demonstrator that comes with the task, or the path of a
-    checkpoint."""
+    """Expert: "scripted", the demonstrator of the task, or the path of a checkpoint."""
     beta_decay: Share = 0.0
     """Share of the expert's actions among those that are taken, as a power of the number of earlier
     rounds: beta_i is beta_decay to the i - 1. 0: the expert acts in the first round, and never
@@ -41,7 +40,7 @@ class DAgger(BC):
     ASKS_EXPERT = True
 
     def expert_share(self, num_rounds: int) -> float:
-        """The probability with which the expert acts, after ``num_rounds`` rounds (beta)."""
+        """Compute beta, the probability with which the expert acts, after ``num_rounds`` rounds."""
         return self.algo_config.beta_decay**num_rounds
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:

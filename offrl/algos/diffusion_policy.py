@@ -29,11 +29,11 @@ class DDPMConfig(Section):
     num_inference_timesteps: Count = 100
     """Number of steps from noise to actions while acting."""
     beta_schedule: str = "squaredcos_cap_v2"
-    """How noise grows, by the name that diffusers has for it."""
+    """Growth of the noise, by the name that diffusers has for it."""
     clip_sample: bool = True
-    """Clip what is predicted of actions to [-1, 1] in each denoising step."""
+    """Clip predicted actions to [-1, 1] in each denoising step."""
     prediction_type: Literal["epsilon", "sample", "v_prediction"] = "epsilon"
-    """What the network predicts: "epsilon", the noise; "sample", the actions; "v_prediction", a
+    """Target of the network: "epsilon", the noise; "sample", the actions; "v_prediction", a
     mixture of both (Salimans and Ho, 2022, arXiv:2202.00512)."""
 
 

@@ -63,10 +63,13 @@ class DQNConfig(TDConfig):
 
 
 class DQN(ActionValues):
-    """The slow copy is renewed before the update by a batch that was processed when this was due.
-    So it is the same for all of several batches that are processed at once, and renewed later than
-    ``target_every`` says where these are more. Where it alone makes the targets, these are made
-    where a batch is processed, unless it is about to be renewed."""
+    """Deep Q-learning.
+
+    The slow copy is renewed before the update by a batch that was processed when this was due. So
+    it is the same for all of several batches that are processed at once, and renewed later than
+    ``target_every`` says if there are more of these. If the copy alone makes the targets, they are
+    computed where a batch is processed, unless the copy is about to be renewed.
+    """
 
     algo_config: DQNConfig
 
@@ -105,7 +108,8 @@ class DQN(ActionValues):
             return self.backup(batch, self._choices(next_obs, len(batch["dones"])))
 
     def _choices(self, obs: Any, size: int) -> Tensor:
-        """All actions, one-hot ``[B, A, A]``; one that is allowed stands for those that are not."""
+        """Give all actions, one-hot ``[B, A, A]``, with an allowed one in the place of each that is
+        not."""
         index = torch.arange(self.ac_dim, device=self.device).expand(size, -1)
         mask = allowed(obs)
         if mask is not None:
@@ -115,7 +119,7 @@ class DQN(ActionValues):
     # -- exploring --------------------------------------------------------------------------------
 
     def explore(self, seen: Seen) -> tuple[Tensor, Any]:
-        """The best action, or by chance any (epsilon-greedy): the best of random values."""
+        """Choose the best action, or by chance (epsilon-greedy) the best by random values."""
         obs = self.prepare(seen.obs, seen.goal)
         like = torch.empty(len(next(iter(obs.values()))), self.ac_dim + 1, device=self.device)
         drawn = models.random_rows("rand", like, seen.generators)

@@ -50,7 +50,7 @@ class DTConfig(AlgoConfig):
     """Return that the policy asks for while acting. null: the highest return of the data's
     demonstrations."""
     return_scale: float | None = Field(None, gt=0)
-    """What returns are divided by. null: the largest magnitude of a return in the data."""
+    """Divisor of returns. null: the largest magnitude of a return in the data."""
 
     @model_validator(mode="after")
     def _heads_share_the_embedding(self) -> "DTConfig":

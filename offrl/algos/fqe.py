@@ -16,8 +16,8 @@ class FQEConfig(TDConfig):
 
 
 class FQE(TDLearner):
-    """Critics of a policy that is what it is: it learns none, and so has no name in the registry of
-    algorithms. Batches hold the policy's ``next_actions`` ``[B, 1, A]``, too."""
+    """Critics of a fixed policy. It learns no policy, and so has no name in the registry of
+    algorithms. Batches also hold the policy's ``next_actions`` ``[B, 1, A]``."""
 
     algo_config: FQEConfig
 

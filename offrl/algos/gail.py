@@ -39,9 +39,9 @@ class GAILConfig(PPOConfig):
 
     OPTIMIZERS = one_optimizer(3e-4) | learning_rates(discriminator=3e-4)
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
-    """What tells demonstrations from steps of its own."""
+    """Network that tells demonstrations from steps of the policy."""
     reward: Literal["positive", "negative", "both"] = "positive"
-    """What the policy gets for D, the probability that a step is a demonstration's. "positive":
+    """Reward of the policy for D, the probability that a step is a demonstration's. "positive":
     -log(1 - D), the paper's, which also rewards that an episode goes on; "negative": log D, which
     also rewards that it ends; "both": the sum of the two, without either bias at D = 1/2."""
 
@@ -61,8 +61,8 @@ class GAIL(Imitator, PPO):
         )
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """As ``PolicyGradient`` says, of a round with ``demos``, a batch of as many recorded steps
-        as there are rows, ``N L``."""
+        """Process a round (see ``PolicyGradient``) with ``demos``, a batch of as many recorded
+        steps as there are rows, ``N L``."""
         rewards = REWARDS[self.algo_config.reward](self._logits_of(batch)).cpu()
         ready = super().process_batch_for_training({**batch, "rewards": rewards})
         now, demos, mask = self.global_config.train.frame_stack - 1, batch["demos"], batch["mask"]
@@ -76,7 +76,7 @@ class GAIL(Imitator, PPO):
         return ready | map_leaves(lambda x: x[taken], shown)
 
     def _logits_of(self, batch: Mapping[str, Any]) -> Tensor:
-        """The logits of ``D`` of the rows of a round, ``[N, L]``."""
+        """Compute the logits of ``D`` of the rows of a round, ``[N, L]``."""
         with torch.no_grad():
             obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
             actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
@@ -84,9 +84,21 @@ class GAIL(Imitator, PPO):
             return logits.view(batch["mask"].shape)
 
     def _bounded(self, actions: Tensor) -> Tensor:
-        """Give what the environment takes; what the policy draws has no bounds, and would give it
-        away."""
+        """Clip actions as the environment does; without bounds they would show whose they are."""
         return actions if self.is_discrete else actions.clamp(-1.0, 1.0)
+
+    def gradient_penalty(self, own: Sequence[Tensor], shown: Sequence[Tensor]) -> Tensor:
+        """Compute the mean squared gradient of the logits by the inputs, at random places between
+        steps of both kinds."""
+        share = torch.rand(len(own[0]), 1, 1, device=self.device)
+        between = [
+            torch.lerp(a.detach(), b.detach(), share).requires_grad_()
+            for a, b in zip(own, shown, strict=True)
+        ]
+        with torch.enable_grad():
+            logits = self.nets["discriminator"](*between).sum()
+            gradients = torch.autograd.grad(logits, between, create_graph=True)
+        return torch.cat(gradients, dim=-1).square().sum(-1).mean()
 
     def update(self, batch: Batch) -> Info:
         info = super().update(batch)
@@ -99,7 +111,7 @@ class GAIL(Imitator, PPO):
         softplus = torch.nn.functional.softplus
         # -log(1 - D) of its own steps and -log D of demonstrations
         loss = softplus(logits).mean() + softplus(-demo_logits).mean()
-        penalty = self._gradient(own, shown)
+        penalty = self.gradient_penalty(own, shown)
         total = loss + self.algo_config.discriminator.gradient_penalty * penalty
         return info | {
             "loss": info["loss"].detach() + total.detach(),
@@ -109,16 +121,3 @@ class GAIL(Imitator, PPO):
             "Discriminator/Demos": demo_logits.sigmoid().mean(),
             "Discriminator/Grad_Norms": self.optimize("discriminator", total),
         }
-
-    def _gradient(self, own: Sequence[Tensor], shown: Sequence[Tensor]) -> Tensor:
-        """The mean squared gradient of the logits by what they are of, somewhere between steps of
-        both kinds."""
-        share = torch.rand(len(own[0]), 1, 1, device=self.device)
-        between = [
-            torch.lerp(a.detach(), b.detach(), share).requires_grad_()
-            for a, b in zip(own, shown, strict=True)
-        ]
-        with torch.enable_grad():
-            logits = self.nets["discriminator"](*between).sum()
-            gradients = torch.autograd.grad(logits, between, create_graph=True)
-        return torch.cat(gradients, dim=-1).square().sum(-1).mean()

@@ -52,7 +52,7 @@ class LatentSubgoalConfig(Section):
 
 
 class HierarchyConfig(AlgoConfig):
-    """What HBC and IRIS have in common."""
+    """The keys that HBC and IRIS share."""
 
     mode: Literal["separate", "cascade"] = "separate"
     """Subgoals that the actor is trained with: "separate", those of the data; "cascade", those that
@@ -79,9 +79,9 @@ class HierarchyConfig(AlgoConfig):
 
 class HBCObservation(HierarchyObservationConfig):
     planner: ObservationConfig = ObservationConfig()
-    """What the planner sees and predicts."""
+    """Observations of the planner, and its subgoals."""
     actor: ObservationConfig = ObservationConfig()
-    """What the actor sees; its goals are the subgoals."""
+    """Observations of the actor; its goals are the subgoals."""
 
 
 class HBCConfig(HierarchyConfig):

@@ -30,7 +30,7 @@ PHI = "representation"  # of a subgoal, which the actor sees as its goal
 class PlannerConfig(LayersConfig):
     layer_dims: list[Count] = [512, 512, 512]
     adv: AdvantageConfig = AdvantageConfig()
-    """How subgoals are weighted by the advantage of their states."""
+    """Weights of subgoals by the advantage of their states."""
 
 
 class HIQLConfig(InSampleConfig):

@@ -55,19 +55,10 @@ class Impala(PolicyGradient):
     def minibatches(self, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return self.shuffled(data, self.algo_config.num_passes)
 
-    def update(self, batch: Batch) -> Info:
-        pi, values = self.policy_and_values(batch)
-        log_probs = pi.log_prob(batch["actions"])[:, 0]
-        targets, advantages = self._targets(batch, log_probs.detach(), values.detach())
-
-        gains, errors = advantages * log_probs, (targets - values).square()
-        gain, value_loss, entropy = self.means(batch["mask"], gains, errors, pi.entropy()[:, 0])
-        return self.descend(-gain, value_loss, entropy, batch)
-
-    def _targets(
+    def v_trace(
         self, batch: Mapping[str, Any], log_probs: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """V-trace's targets of values and advantages of all rows, ``[R]`` each."""
+        """Compute V-trace's targets of values and advantages of all rows, ``[R]`` each."""
         config, shape = self.algo_config, batch["starts"].shape
         parts = batch["rewards"], values, batch["terminated"], batch["mask"]
         parts += (log_probs - batch["log_probs"],)
@@ -84,3 +75,12 @@ class Impala(PolicyGradient):
         )
         targets, advantages = (torch.from_numpy(x).flatten().to(self.device) for x in found)
         return targets, advantages
+
+    def update(self, batch: Batch) -> Info:
+        pi, values = self.policy_and_values(batch)
+        log_probs = pi.log_prob(batch["actions"])[:, 0]
+        targets, advantages = self.v_trace(batch, log_probs.detach(), values.detach())
+
+        gains, errors = advantages * log_probs, (targets - values).square()
+        gain, value_loss, entropy = self.means(batch["mask"], gains, errors, pi.entropy()[:, 0])
+        return self.descend(-gain, value_loss, entropy, batch)

@@ -25,7 +25,7 @@ class InSampleConfig(TDConfig):
     actor: ActorConfig = ActorConfig()
     """The policy."""
     adv: AdvantageConfig = AdvantageConfig()
-    """How actions are weighted by their advantage."""
+    """Weights of actions by their advantage."""
 
 
 class IQLConfig(InSampleConfig):

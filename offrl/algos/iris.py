@@ -25,25 +25,25 @@ AT_ONCE = 2048  # subgoals that are judged, with many actions each
 
 class ValuePlannerConfig(Section):
     planner: GLConfig = GLConfig()
-    """What proposes, with the keys of gl."""
+    """Planner, which proposes subgoals, with the keys of gl."""
     value: BCQConfig = BCQConfig()
-    """What chooses, with the keys of bcq."""
+    """Value function, which chooses one of them, with the keys of bcq."""
     num_samples: Count = 100
     """Number of proposals, of which the best is taken."""
 
 
 class ValuePlannerObservation(HierarchyObservationConfig):
     planner: ObservationConfig = ObservationConfig()
-    """What the planner sees and predicts."""
+    """Observations of the planner, and its subgoals."""
     value: ObservationConfig = ObservationConfig()
-    """What the value function sees; it must be part of what is predicted."""
+    """Observations of the value function, which must be among those that are predicted."""
 
 
 class IRISObservation(HierarchyObservationConfig):
     value_planner: ValuePlannerObservation = ValuePlannerObservation()
-    """What the two parts of the planner see."""
+    """Observations of the two parts of the planner."""
     actor: ObservationConfig = ObservationConfig()
-    """What the actor sees; its goals are the subgoals."""
+    """Observations of the actor; its goals are the subgoals."""
 
 
 class IRISConfig(HierarchyConfig):
@@ -68,7 +68,7 @@ class IRISConfig(HierarchyConfig):
 
 
 class ValuesOfPart(ValueAlgo):
-    """The values of states and actions are those of one of its parts."""
+    """An algorithm whose values of states and actions are those of one of its parts."""
 
     VALUES: ClassVar[str]  # the name of that part
     parts: dict[str, Any]

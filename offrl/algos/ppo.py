@@ -45,6 +45,21 @@ class PPO(PolicyGradient):
                 return
             yield batch
 
+    def v_loss(self, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Compute the squared error of the values, which move by ``value_clip_range`` at most."""
+        clip, old = self.algo_config.value_clip_range, batch["values"]
+        if clip is not None:
+            values = old + (values - old).clamp(-clip, clip)
+        return (values - batch["returns"]).square().mean()
+
+    def _moved(self, ratio: Tensor, log_ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
+        """Measure how far the policy is from the one that took the steps."""
+        target = self.algo_config.target_kl
+        divergence = (ratio - 1 - log_ratio).mean()  # without bias, and never negative
+        if target is not None:  # the one reason to wait for the device
+            self._has_moved_enough = bool(divergence > 1.5 * target)
+        return {"Approx_KL": divergence, "Clip_Fraction": (clipped != ratio).float().mean()}
+
     def update(self, batch: Batch) -> Info:
         clip = self.algo_config.clip_range
         log_probs, entropy, values = self.evaluate(batch)
@@ -53,22 +68,8 @@ class PPO(PolicyGradient):
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - clip, 1 + clip)
         actor_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
-        value_loss = self._value_loss(values, batch)
+        value_loss = self.v_loss(values, batch)
 
         with torch.no_grad():
             moved = self._moved(ratio, log_ratio, clipped)
         return self.descend(actor_loss, value_loss, entropy.mean(), batch) | moved
-
-    def _value_loss(self, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        clip, old = self.algo_config.value_clip_range, batch["values"]
-        if clip is not None:
-            values = old + (values - old).clamp(-clip, clip)
-        return (values - batch["returns"]).square().mean()
-
-    def _moved(self, ratio: Tensor, log_ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
-        """How far the policy is from the one that took the steps."""
-        target = self.algo_config.target_kl
-        divergence = (ratio - 1 - log_ratio).mean()  # without bias, and never negative
-        if target is not None:  # the one reason to wait for the device
-            self._has_moved_enough = bool(divergence > 1.5 * target)
-        return {"Approx_KL": divergence, "Clip_Fraction": (clipped != ratio).float().mean()}

@@ -76,7 +76,7 @@ class Residual(SAC):
             self._set_base({**{key: content[key] for key in DESCRIBING}, "model": model})
 
     def _set_base(self, content: Mapping[str, Any]) -> None:
-        """Make the base of what ``DESCRIBING`` and ``model`` say."""
+        """Make the base from ``content``, with the keys ``DESCRIBING`` and ``model``."""
         config = stored_config(content["algo_name"], content["config"])
         shapes, name = content["shape_metadata"], config.algo_name
         base = algo_factory(
@@ -109,14 +109,14 @@ class Residual(SAC):
         self.base, self._content = base, content
 
     def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
-        """Give what networks see, and what the base does there, ``BASE`` ``[B, 1, A]``."""
+        """Add the action of the base, ``BASE`` ``[B, 1, A]``, to the observations."""
         prepared = super().prepare_obs(obs, group)
         if prepared is not None and group == "obs" and self.base is not None:
             prepared[BASE] = self._base_actions(self.base, obs)
         return prepared
 
     def _base_actions(self, base: PolicyAlgo, obs: Obs) -> Tensor:
-        """The base's likeliest action, in the units of this policy."""
+        """Give the base's likeliest action, in the units of this policy."""
         with torch.no_grad():
             frames = base.global_config.train.frame_stack
             pi, state = base.action_distribution(map_leaves(lambda x: x[:, -frames:], obs))

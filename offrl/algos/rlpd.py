@@ -48,7 +48,7 @@ class RLPD(SAC):
         super().add_critics(layer_norm=True, **options)
 
     def update(self, batch: Batch) -> Info:
-        """The loss is the critics', as the actor learns in some updates only."""
+        """Train the critics, whose loss is logged, and in some updates the actor."""
         info = self._train_critics(batch)
         self.num_updates += not self.validates
         if self.validates or self.num_updates % self.algo_config.actor.update_freq == 0:

@@ -23,7 +23,7 @@ class SQILConfig(SACConfig):
 
 
 class RewardedDemos(Imitator, TDLearner):
-    """The steps of demonstrations have the reward 1, all others 0."""
+    """Gives the steps of demonstrations the reward 1, and all others 0."""
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         rewards = batch["is_demo"].expand(batch["rewards"].flatten(1).shape)

@@ -18,7 +18,7 @@ NUM_FIRST_CHUNKS = 4096  # that codes begin with
 
 
 class VQConfig(Section):
-    """The codes."""
+    """Codes of chunks, and how they are learned."""
 
     epochs: Share = 0.25
     """Share of the training's epochs in which codes are learned and no policy, the first ones, and
@@ -65,14 +65,14 @@ class VQBeTConfig(ChunkConfig):
     transformer: BehaviorTransformerConfig = BehaviorTransformerConfig()
     """Sizes of the Transformer."""
     focal_gamma: NonNegative = 2.0
-    """How little codes count that are predicted well (Lin et al., 2017, arXiv:1708.02002). 0: as in
-    a cross-entropy."""
+    """Power by which codes count less that are predicted well (Lin et al., 2017, arXiv:1708.02002).
+    0: as in a cross-entropy."""
     secondary_weight: NonNegative = 0.5
     """Weight of a code against that of the codebook before it."""
     offset_weight: NonNegative = 10.0
     """Weight of the error of actions."""
     temperature: float = Field(1.0, gt=0)
-    """How evenly codes are drawn while acting: near 0, the likeliest."""
+    """Temperature at which codes are drawn while acting: near 0, the likeliest."""
 
 
 @register_algo(VQBeTConfig)
@@ -85,13 +85,11 @@ class VQBeT(ChunkPolicy):
         config, num_epochs = self.algo_config, self.global_config.train.num_epochs
         vq = options_of(config.vq, "commitment_weight", "epochs")
         self._code_epochs = min(num_epochs - 1, math.ceil(config.vq.epochs * num_epochs))
-        horizon = config.horizon
-        self.nets["codes"] = models.ChunkVAE(horizon.chunk_length, self.ac_dim, **vq)
+        length, num_frames = config.horizon.chunk_length, config.horizon.observation_horizon
+        self.nets["codes"] = codes = models.ChunkVAE(length, self.ac_dim, **vq)
+        options = config.transformer.to_dict()
         self.nets["policy"] = models.BehaviorTransformer(
-            self.obs_spec,
-            horizon.observation_horizon,
-            self.nets["codes"],
-            **config.transformer.to_dict(),
+            self.obs_spec, num_frames, codes, **options
         )
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:
@@ -112,35 +110,24 @@ class VQBeT(ChunkPolicy):
     def trains(self, name: str) -> bool:
         return super().trains(name) and (name == "codes") == self.learns_codes
 
-    def update(self, batch: Batch) -> Info:
-        chunks, mask = self._windows(batch["actions"]), batch["pad_mask"]
-        if mask is not None:
-            mask = self._windows(mask)
-        info: Info = {}
-        if self.learns_codes or self.validates:  # the losses of all epochs compare
-            info |= self._learn_codes(chunks, mask)
-        if not self.learns_codes or self.validates:
-            info |= self._learn_policy(batch, chunks, mask)
-        losses = [info[name] for name in ("Codes_Loss", "Policy_Loss") if name in info]
-        return info | {"loss": sum(losses[1:], losses[0])}
-
     def _windows(self, steps: Tensor) -> Tensor:
-        """The chunk that begins at each observation, ``[B * To, H, ...]``, of ``[B, Tp, ...]``."""
+        """Take the chunk from each observation on, ``[B * To, H, ...]``, of ``[B, Tp, ...]``."""
         windows = steps.unfold(1, self.algo_config.horizon.chunk_length, 1)
         return windows.flatten(0, 1).transpose(1, 2)
 
-    def _learn_codes(self, chunks: Tensor, mask: Tensor | None) -> Info:
-        # |a - psi(z_q)| + |sg[phi(a)] - z_q|^2 + lambda |phi(a) - sg[z_q]|^2  (equation 2)
+    def codes_loss(self, chunks: Tensor, mask: Tensor | None) -> Info:
+        """Compute ``|a - psi(z_q)| + |sg[phi(a)] - z_q|^2 + lambda |phi(a) - sg[z_q]|^2`` (equation
+        2)."""
         decoded, codebook, commitment = self.nets["codes"](chunks)
         error = masked_mean((decoded - chunks).abs().mean(-1), mask)
         weight = self.algo_config.vq.commitment_weight
         known = None if mask is None else mask.mean(1)
         loss = error + masked_mean(codebook, known) + weight * masked_mean(commitment, known)
-        norm = self.optimize("codes", loss)
-        return {"Codes_Loss": loss, "Reconstruction_Loss": error, "Codes_Grad_Norms": norm}
+        return {"Codes_Loss": loss, "Reconstruction_Loss": error}
 
-    def _learn_policy(self, batch: Batch, chunks: Tensor, mask: Tensor | None) -> Info:
-        # Focal losses of the codes, and |a - (psi(z_q) + offset)|  (equations 3 and 4)
+    def policy_loss(self, batch: Batch, chunks: Tensor, mask: Tensor | None) -> Info:
+        """Compute focal losses of the codes, and ``|a - (psi(z_q) + offset)|`` (equations 3 and
+        4)."""
         config, net, vq = self.algo_config, self.nets["policy"], self.nets["codes"]
         with torch.no_grad():
             codes = vq.codes(chunks)
@@ -155,13 +142,21 @@ class VQBeT(ChunkPolicy):
         offset = (meant + offsets.view_as(chunks) - chunks).abs().mean(-1)
         offset = masked_mean(offset, mask)
         loss = focal + config.offset_weight * offset
-        norm = self.optimize("policy", loss)
-        return {
-            "Policy_Loss": loss,
-            "Focal_Loss": focal,
-            "Offset_Loss": offset,
-            "Policy_Grad_Norms": norm,
-        }
+        return {"Policy_Loss": loss, "Focal_Loss": focal, "Offset_Loss": offset}
+
+    def update(self, batch: Batch) -> Info:
+        chunks, mask = self._windows(batch["actions"]), batch["pad_mask"]
+        if mask is not None:
+            mask = self._windows(mask)
+        info: Info = {}
+        if self.learns_codes or self.validates:  # the losses of all epochs compare
+            info |= self.codes_loss(chunks, mask)
+            info["Codes_Grad_Norms"] = self.optimize("codes", info["Codes_Loss"])
+        if not self.learns_codes or self.validates:
+            info |= self.policy_loss(batch, chunks, mask)
+            info["Policy_Grad_Norms"] = self.optimize("policy", info["Policy_Loss"])
+        losses = [info[name] for name in ("Codes_Loss", "Policy_Loss") if name in info]
+        return info | {"loss": sum(losses[1:], losses[0])}
 
     def sample(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
         net, temperature = self.nets["policy"], self.algo_config.temperature
@@ -171,6 +166,6 @@ class VQBeT(ChunkPolicy):
 
 
 def _focal(logits: Tensor, codes: Tensor, gamma: float) -> Tensor:
-    """The focal loss of each chunk, ``[N]``, for logits ``[N, K]`` of its code ``[N]``."""
+    """Compute the focal loss of each chunk, ``[N]``, for logits ``[N, K]`` of its code ``[N]``."""
     log_p = -torch.nn.functional.cross_entropy(logits, codes, reduction="none")
     return -((1 - log_p.exp()) ** gamma) * log_p

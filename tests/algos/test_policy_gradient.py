@@ -258,7 +258,7 @@ def test_impalas_targets_are_of_the_present_policy():
     algo, batch = praising("impala")
     likelier = batch["log_probs"] + torch.where(batch["actions"][:, 0, 0] == 1, 1.0, -1.0)
     zeros = torch.zeros_like(likelier)
-    targets, advantages = algo._targets(batch, likelier, zeros)
+    targets, advantages = algo.v_trace(batch, likelier, zeros)
     weight = (likelier - batch["log_probs"]).exp().clamp(max=1.0)
     mask = batch["mask"]
     torch.testing.assert_close(targets[mask], (weight * batch["rewards"])[mask])
@@ -282,7 +282,7 @@ def test_ppo_clips_values():
     algo, _, data = prepared("ppo", SPACES["discrete"], {"value_clip_range": 0.1})
     old = torch.zeros(3)
     batch = {"values": old, "returns": torch.ones(3)}
-    loss = algo._value_loss(torch.tensor([0.05, 0.5, -3.0]), batch)
+    loss = algo.v_loss(torch.tensor([0.05, 0.5, -3.0]), batch)
     assert loss.item() == pytest.approx((0.95**2 + 0.9**2 + 1.1**2) / 3)
 
 
