@@ -125,8 +125,14 @@ class Evaluator:
             backend = needed_backend("the policy sees images")
         elif self._num_filmed and (backend := working_backend()) is None:
             self._go_without_video(f"no rendering back end works here; {INSTALL_HINT}")
+        on_ray, address = self.config.backend == "ray", self.trainer.config.distributed.address
+        if on_ray and address is None:
+            raise ValueError(
+                "experiment.rollout.backend: ray, but distributed.address names none; set it to "
+                "local, auto or HOST:PORT"
+            )
         with ExitStack() as unless_they_fit:
-            make = unless_they_fit.enter_context(pools(self._address()))
+            make = unless_they_fit.enter_context(pools(address if on_ray else None))
             num = self._num_workers(len(environments))
             made = {
                 name: unless_they_fit.enter_context(make(env, num, self.config.timeout, backend))
@@ -137,16 +143,6 @@ class Evaluator:
                 pool.check(policy, self.config.n if len(made) == 1 else 1)
             self._until_closed = unless_they_fit.pop_all()
         return made
-
-    def _address(self) -> str | None:
-        """Give the address of the Ray that the simulators run on; ``None``: they are processes."""
-        address = self.trainer.config.distributed.address
-        if self.config.backend == "ray" and address is None:
-            raise ValueError(
-                "experiment.rollout.backend: ray, but distributed.address names none; set it to "
-                "local, auto or HOST:PORT"
-            )
-        return address if self.config.backend == "ray" else None
 
     def _num_workers(self, num_pools: int) -> int:
         """Give the number of workers for each pool; on Ray they run beside the explorers."""

@@ -27,7 +27,7 @@ from offrl.training.progress import Progress, success_line
 from offrl.training.proxies import Proxies
 from offrl.training.recorded import Trainer
 from offrl.training.run import RunFolder
-from offrl.training.tagged import TaggedFiles
+from offrl.training.tagged import TaggedFiles, TaggedNames
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def train(
         if run is None:  # before the data is read
             RunFolder.check_place(config)
             if config.train.model_dest:
-                TaggedFiles.check_place(config, config_file)
+                TaggedNames(config.train.model_dest).check_free(config_file)
         here = os.getcwd()
         trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
         os.chdir(here)  # which an environment may have left

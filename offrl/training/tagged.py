@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from offrl.config import Config
 from offrl.outputs import whole_file, writable_folder
 from offrl.training.loop import Record, Training
 from offrl.training.run import git
@@ -72,11 +71,6 @@ class TaggedFiles:
             put_beside(given, self.names.config(own), is_linked=False)
         if trainer.has_given({"type": "epoch", "epoch": trainer.epoch}):
             self._take()  # what an earlier process had no time for
-
-    @staticmethod
-    def check_place(config: Config, config_file: Path | None = None) -> None:
-        """Raise ``FileExistsError`` where the files of another training are in the way."""
-        TaggedNames(config.train.model_dest or ".").check_free(config_file)
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
