@@ -8,11 +8,11 @@ the optimizer. The defaults are those of Stable-Baselines3.
 
 from offrl.algos.base import register_algo
 from offrl.algos.reinforce import Reinforce
-from offrl.algos.shared.policy_gradient import AdvantageConfig, collecting, one_optimizer
+from offrl.algos.shared.policy_gradient import GAEConfig, collecting, one_optimizer
 from offrl.config import Share
 
 
-class A2CConfig(AdvantageConfig):
+class A2CConfig(GAEConfig):
     ALGO_NAME = "a2c"
     DEFAULTS = collecting(5)
 

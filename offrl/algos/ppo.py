@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import Field
 
 from offrl.algos.base import Batch, Info, register_algo
-from offrl.algos.shared.policy_gradient import AdvantageConfig, PolicyGradient, collecting
+from offrl.algos.shared.policy_gradient import GAEConfig, PolicyGradient, collecting
 from offrl.config import Count
 from offrl.lazy import Tensor, torch
 
 
-class PPOConfig(AdvantageConfig):
+class PPOConfig(GAEConfig):
     ALGO_NAME = "ppo"
     DEFAULTS = collecting(2048, batch_size=64)
 

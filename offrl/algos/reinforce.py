@@ -11,7 +11,7 @@ from typing import Any
 
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.policy_gradient import (
-    AdvantageConfig,
+    GAEConfig,
     PolicyGradient,
     collecting,
     one_optimizer,
@@ -20,7 +20,7 @@ from offrl.config import Share
 from offrl.lazy import Tensor
 
 
-class ReinforceConfig(AdvantageConfig):
+class ReinforceConfig(GAEConfig):
     ALGO_NAME = "reinforce"
     DEFAULTS = collecting(2048)
 

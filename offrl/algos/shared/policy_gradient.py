@@ -70,7 +70,7 @@ class PolicyGradientConfig(AlgoConfig):
     """Memory of the earlier steps of an episode: an RNN."""
 
 
-class AdvantageConfig(PolicyGradientConfig):
+class GAEConfig(PolicyGradientConfig):
     """The section of algorithms that estimate each advantage once, by GAE."""
 
     gae_lambda: Share = 0.95
@@ -102,7 +102,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     #: The parts of a batch that hold steps alone, without the rows between episodes.
     OF_STEPS: ClassVar[tuple[str, ...]] = ("log_probs", "advantages", "returns", "values")
 
-    algo_config: AdvantageConfig
+    algo_config: GAEConfig
 
     def _create_networks(self) -> None:
         config = self.algo_config
