@@ -227,7 +227,7 @@ def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> di
 
 
 def start_actor(kind: type, *arguments: Any, environ: Mapping[str, str] | None = None) -> Any:
-    """Start an actor, an ``Actor`` that simulates, and return Ray's handle of it."""
+    """Start an actor, an ``RayActor`` that simulates, and return Ray's handle of it."""
     made = import_ray().remote(kind).options(**options({**ONE_HEAP, **(environ or {})}))
     return made.remote(*arguments)
 
@@ -275,7 +275,7 @@ def report() -> Report:
     return Report(platform.node(), versions())
 
 
-class Actor:
+class RayActor:
     """An actor of offrl's, which ends itself if it hangs, and is asked for its report first.
 
     timeout: seconds without a call of ``alarm.put_off``, in a ``with`` block of the alarm.

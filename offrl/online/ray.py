@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from offrl.cluster import (
-    Actor,
+    RayActor,
     Report,
     check_versions,
     connected,
@@ -126,7 +126,7 @@ class RayBroker(Broker):
         self._connection.close()
 
 
-class ExplorerActor(Actor):
+class ExplorerActor(RayActor):
     """An explorer in its own process, where it is made when it is first asked for something."""
 
     def __init__(self, make_explorer: MakeExplorer, number: int, life: int, timeout: float):

@@ -137,7 +137,7 @@ class _Remote:
         cluster.import_ray().kill(self._actor)
 
 
-class EpisodeActor(cluster.Actor):
+class EpisodeActor(cluster.RayActor):
     """Plays episodes with a policy in its own process. The policy gets and gives copies, as between
     processes."""
 
