@@ -13,7 +13,7 @@ class CalQLConfig(CQLConfig):
     ALGO_NAME = "cal_ql"
     DEFAULTS = {"train": {"batch_size": 256}}
 
-    OPTIMIZERS = {"critic": 3e-4, "actor": 1e-4}
+    OPTIMIZERS = {"critic": 3e-4, "actor": 1e-4}  # type: ignore[dict-item]
     critic: CQLCriticConfig = CQLCriticConfig(
         cql_weight=5.0, num_action_samples=10, target_q_gap=None
     )

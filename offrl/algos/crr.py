@@ -34,6 +34,8 @@ class CRRConfig(TDConfig):
 
 
 class CRR(AWAC):
+    algo_config: CRRConfig  # type: ignore[assignment]
+
     NEXT_ACTOR = "actor_target"
 
     def _create_networks(self) -> None:

@@ -41,7 +41,7 @@ class DiscreteSACConfig(TDConfig):
 
 @register_algo(DiscreteSACConfig)
 class DiscreteSAC(SACN):
-    algo_config: DiscreteSACConfig
+    algo_config: DiscreteSACConfig  # type: ignore[assignment]
 
     ACTIONS = ("discrete",)
     LOGS_GRADIENTS = False

@@ -99,7 +99,7 @@ class HBC(Composite, HierarchicalAlgo):
     algo_config: HBCConfig
 
     NEEDS: ClassVar[tuple[str, ...]] = ("obs", "next_obs", "actions")
-    ACTIONS = BC.ACTIONS
+    ACTIONS: ClassVar[tuple[str, ...]] = BC.ACTIONS
     LOG_NAMES = {"planner": "Planner", "actor": "Actor"}
 
     @classmethod

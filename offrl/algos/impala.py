@@ -41,7 +41,7 @@ class ImpalaConfig(PolicyGradientConfig):
 
 @register_algo(ImpalaConfig)
 class Impala(PolicyGradient):
-    algo_config: ImpalaConfig
+    algo_config: ImpalaConfig  # type: ignore[assignment]
 
     OF_STEPS = ()
     learns_segments = True  # targets depend on the steps that follow, under the policy of now
@@ -60,15 +60,15 @@ class Impala(PolicyGradient):
     ) -> tuple[Tensor, Tensor]:
         """Compute V-trace's targets of values and advantages of all rows, ``[R]`` each."""
         config, shape = self.algo_config, batch["starts"].shape
-        parts = batch["rewards"], values, batch["terminated"], batch["mask"]
-        parts += (log_probs - batch["log_probs"],)
-        rewards, v, terminated, mask, log_ratios = (x.view(shape).cpu().numpy() for x in parts)
+        log_ratios = log_probs - batch["log_probs"]
+        parts = batch["rewards"], values, batch["terminated"], batch["mask"], log_ratios
+        rewards, v, terminated, mask, ratios = (x.view(shape).cpu().numpy() for x in parts)
         found = vtrace(
             rewards,
             v,
             terminated,
             ends_of(mask),
-            log_ratios,
+            ratios,
             config.discount,
             config.rho_bar,
             config.c_bar,

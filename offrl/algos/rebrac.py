@@ -44,12 +44,12 @@ class ReBRAC(TD3BC):
     SUMS_ACTOR_LOSS = False
 
     @classmethod
-    def window(cls, algo_config: ReBRACConfig) -> dict[str, int]:
+    def window(cls, algo_config: Any) -> dict[str, int]:
         # The action that follows a transition is in the window.
         return {"seq_length": algo_config.n_step + 1}
 
-    def add_critics(self, **options: Any) -> None:
-        super().add_critics(layer_norm=self.algo_config.critic.layer_norm, **options)
+    def add_critics(self, network: type | None = None, **options: Any) -> None:
+        super().add_critics(network, layer_norm=self.algo_config.critic.layer_norm, **options)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         ready = super().process_batch_for_training(batch)

@@ -60,8 +60,8 @@ class Residual(SAC):
             )
         super()._create_networks()
 
-    def add_critics(self, **options: Any) -> None:
-        super().add_critics(layer_norm=True, **options)
+    def add_critics(self, network: type | None = None, **options: Any) -> None:
+        super().add_critics(network, layer_norm=True, **options)
 
     @classmethod
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Residual(SAC):
         """Make the base from ``content``, with the keys ``DESCRIBING`` and ``model``."""
         config = stored_config(content["algo_name"], content["config"])
         shapes, name = content["shape_metadata"], config.algo_name
-        base = algo_factory(
+        base: Any = algo_factory(
             name,
             without_pretrained(config),
             obs_key_shapes=shapes["all_shapes"],
@@ -112,7 +112,7 @@ class Residual(SAC):
         """Add the action of the base, ``BASE`` ``[B, 1, A]``, to the observations."""
         prepared = super().prepare_obs(obs, group)
         if prepared is not None and group == "obs" and self.base is not None:
-            prepared[BASE] = self._base_actions(self.base, obs)
+            prepared[BASE] = self._base_actions(self.base, obs or {})
         return prepared
 
     def _base_actions(self, base: PolicyAlgo, obs: Obs) -> Tensor:

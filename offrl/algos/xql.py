@@ -20,7 +20,7 @@ class XQLConfig(InSampleConfig):
 
 @register_algo(XQLConfig)
 class XQL(IQL):
-    algo_config: XQLConfig
+    algo_config: XQLConfig  # type: ignore[assignment]
 
     def v_loss(self, error: Tensor) -> Tensor:
         return gumbel_loss(error / self.algo_config.beta, self.algo_config.max_clip)

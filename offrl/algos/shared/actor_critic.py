@@ -37,6 +37,8 @@ class AdvantageConfig(Section):
 class ActorCritic(TDLearner, PolicyAlgo):
     """Critics ``critic`` ``Q(s, a, g)`` and an ``actor`` ``pi(a | s, g)``."""
 
+    algo_config: Any  # of a subclass, with a section ``actor``
+
     _low_noise_eval = True
 
     def add_stochastic_actor(self, spec: ObsSpec | None = None) -> None:
@@ -87,7 +89,7 @@ class ActorCritic(TDLearner, PolicyAlgo):
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
         if stored.algo_name != CLONING or algo_name == CLONING:
             return super().settings_from(algo_name, stored)
-        return {"algo": {"actor": {"layer_dims": stored.algo.actor_layer_dims}}}
+        return {"algo": {"actor": {"layer_dims": stored.algo["actor_layer_dims"]}}}
 
     def start_from(self, content: Mapping[str, Any]) -> None:
         """Take over the weights of the same algorithm, or those of a cloned policy for the actor;

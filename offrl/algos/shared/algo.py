@@ -46,6 +46,7 @@ class Algo(Modes):
     raw_action = raw_action
 
     algo_config: AlgoConfig
+    nets: Any  #: The networks by their names, a ``torch.nn.ModuleDict``.
 
     def __init__(
         self, config: Config, obs_spec: ObsSpec, ac_dim: int, device: "torch.device | str"
@@ -214,7 +215,7 @@ class Algo(Modes):
         """Make one update from a batch as the data gives it."""
         return self.train_on_batch(self.process_batch_for_training(data), self.epoch or 1)
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Apply the rule of the algorithm: compute losses, make an optimizer step for each
         (``optimize``), and return numbers for the log, ``"loss"`` among them. ``None`` stands for a
         number that was not measured. While validating, no gradients are kept."""
@@ -273,7 +274,7 @@ class Algo(Modes):
         stacked."""
         return self.prepare(self._with_time(obs_dict), goal_dict)
 
-    def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | None:
+    def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | Any:
         """Turn raw observations ``{key: [B, T, ...]}`` into what the networks see, in training and
         in acting: on the device, processed by their modality, normalised."""
         if obs is None:

@@ -127,7 +127,9 @@ class DenoisingPolicy(ChunkPolicy):
         """Measure a step of denoising, and say how long a chunk takes if that is longer than a step
         of the control, of which ``control_freq`` make a second."""
         frames, spec = self.algo_config.horizon.observation_horizon, self.obs_spec.groups
-        seen = {key: torch.zeros(1, frames, *x.shape) for key, x in spec["obs"].items()}
+        seen: dict[str, Any] = {
+            key: torch.zeros(1, frames, *x.shape) for key, x in spec["obs"].items()
+        }
         seen[GOAL] = {key: torch.zeros(1, *x.shape) for key, x in spec.get("goal", {}).items()}
         num_steps = attrgetter(self.steps_key)(self.algo_config)
         with torch.no_grad(), self.at_rest():

@@ -106,7 +106,8 @@ class Composite(Algo):
         return batch[name]
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
-        logs, loss = {}, 0.0
+        logs: dict[str, float] = {}
+        loss = 0.0
         for name, part in self.parts.items():
             n = len(name) + 1
             own = part.log_info({k[n:]: v for k, v in info.items() if k.startswith(f"{name}.")})

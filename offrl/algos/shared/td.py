@@ -26,7 +26,7 @@ class TDLearner(ValueAlgo):
     under ``<name>_target``.
     """
 
-    NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
+    NEEDS: ClassVar[tuple[str, ...]] = ("obs", "next_obs", "actions", "rewards", "dones")
     COUNTERS: ClassVar[tuple[str, ...]] = ("num_updates",)
     #: Numbers that it may learn (``models.Scalar``), each with the network whose rate it has.
     NUMBERS: ClassVar[Mapping[str, str]] = {}
@@ -179,7 +179,8 @@ class TDLearner(ValueAlgo):
         terminated among them, and the factor of the value after them, ``[B, 1]`` each; and how many
         count, the same number or ``[B]``."""
         gamma, n = self.algo_config.discount, rewards.shape[1]
-        after, num_steps = gamma, n
+        after: Any = gamma
+        num_steps: Any = n
         masks = self.global_config.train.mask_padded_steps
         goes_on = self.algo_config.infinite_horizon
         if goes_on and masks:  # the last reward is received for ever
@@ -231,9 +232,7 @@ class TDLearner(ValueAlgo):
         weight = getattr(self.algo_config.critic.ensemble, "weight", 1)
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
 
-    def optimize_critics(
-        self, batch: Mapping[str, Any], losses: Tensor
-    ) -> dict[str, Tensor | None]:
+    def optimize_critics(self, batch: Mapping[str, Any], losses: Tensor) -> dict[str, Any]:
         """Make one optimizer step of each critic. Returns numbers for the log, where ``loss`` is
         the sum of the ``losses``, to which you add others."""
         info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
@@ -249,7 +248,8 @@ class TDLearner(ValueAlgo):
         """Estimate the first critic's value ``[B, 1]`` of the likeliest action
         (``best_guess``)."""
         obs = self.prepare_states(obs_dict, goal_dict)
-        return self.nets["critic"].first(obs, self.best_guess(obs, obs.get(GOAL)))
+        likeliest = self.best_guess(obs, obs.get(GOAL))  # type: ignore[attr-defined]
+        return self.nets["critic"].first(obs, likeliest)
 
     def get_state_action_value(
         self, obs_dict: Obs, actions: Tensor, goal_dict: Any = None

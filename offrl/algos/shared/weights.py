@@ -56,12 +56,12 @@ class Average:
         """Let the networks compute with the averages, or with the weights again."""
         if shown != self.shown:
             for name, weight in self._put_off.items():
-                average = self.weights[name]  # shown in its place
-                self._averages[name] = torch.empty_like(average).copy_(weight)
+                own = self.weights[name]  # where the average is shown
+                self._averages[name] = torch.empty_like(own).copy_(weight)
             self._put_off = {}
             for name, average in self._averages.items():
-                weight = self.weights[name]
-                weight.data, average.data = average.data, weight.data
+                own = self.weights[name]
+                own.data, average.data = average.data, own.data
             self.shown = shown
 
     def serialize(self) -> dict[str, Any]:
