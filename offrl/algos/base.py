@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offrl.algos.shared.model import Networks
 
 Batch = dict[str, Any]  # what ``process_batch_for_training`` made and ``update`` learns from
-Info = dict[str, Tensor | None]  # numbers for the log, by their names there
+Info = dict[str, Any]  # numbers for the log, by their names there; None: not measured
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -194,7 +194,7 @@ class BC(PolicyAlgo):
         return losses
 
     def _vae_losses(self, batch: Batch) -> dict[str, Tensor]:
-        temperature = self.algo_config.vae.prior.temperature(self.epoch)
+        temperature = self.algo_config.vae.prior.temperature(self.epoch or 0)
         return self.nets["policy"].losses(batch["obs"], batch["actions"], temperature)
 
     def _weights(self, terms: Iterable[str]) -> dict[str, float]:
@@ -244,8 +244,8 @@ class BC(PolicyAlgo):
         """Say whether to act without noise: as robomimic, unless it explores or the config says
         otherwise."""
         config = self.algo_config
-        head = config.gmm if config.gmm.enabled else config.gaussian
-        head = config.categorical if self.is_discrete else head
+        real = config.gmm if config.gmm.enabled else config.gaussian
+        head = config.categorical if self.is_discrete else real
         return head.low_noise_eval and not self.explores
 
 
@@ -286,11 +286,12 @@ def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any
     """Choose the class that robomimic has for these switches, or the nearest."""
     if algo_config.vae.enabled:
         return BC_VAE, {}
-    plain, gaussian, gmm = BC, BC_Gaussian, BC_GMM
+    kinds: tuple[type[BC], type[BC], type[BC]] = BC, BC_Gaussian, BC_GMM
     if algo_config.rnn.enabled:
-        plain, gaussian, gmm = BC_RNN, BC_RNN, BC_RNN_GMM
+        kinds = BC_RNN, BC_RNN, BC_RNN_GMM
     elif algo_config.transformer.enabled:
-        plain, gaussian, gmm = BC_Transformer, BC_Transformer, BC_Transformer_GMM
+        kinds = BC_Transformer, BC_Transformer, BC_Transformer_GMM
+    plain, gaussian, gmm = kinds
     if algo_config.gmm.enabled:
         return gmm, {}
     return gaussian if algo_config.gaussian.enabled else plain, {}

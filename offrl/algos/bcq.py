@@ -131,7 +131,7 @@ class BCQ(TDLearner, PolicyAlgo):
         obs, actions = batch["obs"], batch["actions"]
         if self._has_gmm:
             return -sampler(obs)[0].log_prob(actions).mean(), {}
-        is_frozen = 0 <= config.freeze_encoder_epoch <= self.epoch
+        is_frozen = 0 <= config.freeze_encoder_epoch <= (self.epoch or 0)
         return vae_loss(sampler, config.vae, self.epoch, obs, actions, is_frozen)
 
     def q_target(self, batch: Batch) -> Tensor:

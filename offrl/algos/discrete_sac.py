@@ -52,14 +52,14 @@ class DiscreteSAC(SACN):
             spec or self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
         )
 
-    def add_critics(self, **options: Any) -> None:
-        super().add_critics(models.DiscreteCritics, **options)
+    def add_critics(self, network: type | None = None, **options: Any) -> None:
+        super().add_critics(network or models.DiscreteCritics, **options)
 
     def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
         pi, state = super().policy(obs, state)
         return replace(pi, logits=masked(pi.logits[:, 0], obs)[:, None]), state
 
-    def target_entropy(self, obs: Any) -> float | Tensor:
+    def target_entropy(self, obs: Any) -> Any:
         given, mask = self.algo_config.actor.target_entropy, allowed(obs)
         if given != "default":
             return given

@@ -106,7 +106,8 @@ class GAIL(Imitator, PPO):
         own = discriminator.encode(batch["obs"]), self._bounded(batch["actions"])
         shown = discriminator.encode(batch["demo_obs"]), self._bounded(batch["demo_actions"])
         if self.learns_segments:  # without the rows between episodes
-            own, shown = ([x[batch["mask"]] for x in steps] for steps in (own, shown))
+            mask = batch["mask"]
+            own, shown = (own[0][mask], own[1][mask]), (shown[0][mask], shown[1][mask])
         logits, demo_logits = discriminator(*own), discriminator(*shown)
         softplus = torch.nn.functional.softplus
         # -log(1 - D) of its own steps and -log D of demonstrations

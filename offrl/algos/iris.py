@@ -85,6 +85,8 @@ class ValuesOfPart(ValueAlgo):
 class ValuePlanner(Composite, PlannerAlgo, ValuesOfPart):
     """``parts``: the ``planner`` ``s_g(s, g)`` and the ``value_net`` ``V(s_g, g)``."""
 
+    algo_config: Any  # the section ``value_planner`` of IRIS
+
     VALUES = "value_net"
     LOG_NAMES = {"planner": "Planner", "value_net": "ValueNetwork"}
     PLACES = {"value_net": "value"}

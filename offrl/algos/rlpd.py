@@ -44,8 +44,8 @@ class RLPD(SAC):
 
     ENTROPY = -0.5
 
-    def add_critics(self, **options: Any) -> None:
-        super().add_critics(layer_norm=True, **options)
+    def add_critics(self, network: type | None = None, **options: Any) -> None:
+        super().add_critics(network, layer_norm=True, **options)
 
     def update(self, batch: Batch) -> Info:
         """Train the critics, whose loss is logged, and in some updates the actor."""

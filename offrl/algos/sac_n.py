@@ -66,7 +66,7 @@ class SACN(ActorCritic):
             return torch.ones(1, device=self.device)
         return self.nets["entropy"]().detach().exp()
 
-    def target_entropy(self, obs: Any) -> float | Tensor:
+    def target_entropy(self, obs: Any) -> Any:
         given = self.algo_config.actor.target_entropy
         return self.ENTROPY * self.ac_dim if given == "default" else given
 
@@ -105,7 +105,7 @@ class SACN(ActorCritic):
     def _train_actor(self, batch: Batch) -> Info:
         alpha = self.alpha
         pi_loss, log_pi = self.pi_loss(batch, alpha)
-        info = {"Actor/Loss": pi_loss, "Entropy_Weight": alpha.squeeze()}
+        info: Info = {"Actor/Loss": pi_loss, "Entropy_Weight": alpha.squeeze()}
         info["Entropy_Weight_Loss"] = torch.zeros((), device=self.device)
         if "entropy" in self.nets:
             info["Entropy_Weight_Loss"] = self.alpha_loss(batch, log_pi)

@@ -3,6 +3,7 @@ codes of action chunks, then which codes follow from observations, and offsets t
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from pydantic import Field
 
@@ -134,7 +135,7 @@ class VQBeT(ChunkPolicy):
             meant = vq.decode(codes)
         features = net(batch["obs"]).flatten(0, 1)
         all_logits, offsets = net.predict(features, lambda layer, _: codes[:, layer])
-        focal = sum(
+        focal: Any = sum(
             config.secondary_weight**layer * _focal(logits, codes[:, layer], config.focal_gamma)
             for layer, logits in enumerate(all_logits)
         )

@@ -150,7 +150,7 @@ class DenoisingPolicy(ChunkPolicy):
             f"or a smaller network (algo.{width}) make it faster"
         )
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Any]:
         net = self.nets["policy"]
         noisy, time, target = self.corrupt(batch["actions"])
         predicted = net(noisy, time, net.encode(batch["obs"]))

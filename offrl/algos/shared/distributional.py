@@ -16,6 +16,8 @@ class DistributionalCritic(TDLearner):
     """Before an algorithm with ``backup`` and ``critic_losses``: these with one critic that
     gives a probability to each of some returns."""
 
+    algo_config: Any  # of a subclass, with ``critic.distributional``
+
     def add_critics(self, network: type | None = None, **options: Any) -> None:
         own = models.DistributionalCritics
         if network is models.DiscreteCritics:

@@ -95,7 +95,7 @@ class Composite(Algo):
         with self._in_place(name):
             return self.parts[name].process_batch_for_training(batch)
 
-    def update(self, batch: dict[str, Any]) -> dict[str, Tensor | None]:
+    def update(self, batch: dict[str, Any]) -> dict[str, Any]:
         info: dict[str, Any] = {}
         for name, part in self.parts.items():
             own = part.train_on_batch(self._batch_of(name, batch), self.epoch, self.validates)

@@ -17,7 +17,7 @@ from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
 
-def one_optimizer(rate: float, kind: str = "adam") -> dict[str, OptimConfig]:
+def one_optimizer(rate: float, kind: Any = "adam") -> dict[str, OptimConfig]:
     """Give the optimizer of policy and value together, with the epsilon that is usual for them."""
     learning_rate = LearningRateConfig(initial=rate)
     return {"policy": OptimConfig(optimizer_type=kind, epsilon=1e-5, learning_rate=learning_rate)}
@@ -303,7 +303,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def descend(
         self, actor_loss: Tensor, value_loss: Tensor, entropy: Tensor, batch: Mapping[str, Any]
-    ) -> dict[str, Tensor | None]:
+    ) -> dict[str, Any]:
         """Make one step of the optimizer down the weighted sum of the losses, and up the entropy.
         Returns numbers for the log."""
         config = self.algo_config

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from offrl import models
-from offrl.algos.base import Obs, ValueAlgo, check_rewards
+from offrl.algos.base import Batch, Obs, ValueAlgo, check_rewards
 from offrl.config import OptimConfig
 from offrl.config.algo import TDConfig, learning_rates
 from offrl.lazy import Tensor, torch
@@ -42,7 +42,7 @@ class TDLearner(ValueAlgo):
 
     def take_stock(self) -> None:
         super().take_stock()
-        self._targets: dict[str, tuple[list[Tensor], list[Tensor], list[tuple[Tensor, ...]]]] = {}
+        self._targets: dict[str, tuple[list[Tensor], list[Tensor], list[Any]]] = {}
         for name in [name for name in self.nets if f"{name}_target" in self.nets]:
             slow, fast = self.nets[f"{name}_target"], self.nets[name]
             statistics = [*zip(slow.buffers(), fast.buffers(), strict=True)]
@@ -75,9 +75,8 @@ class TDLearner(ValueAlgo):
     def _optim_params(self) -> dict[str, OptimConfig]:
         given = super()._optim_params()
         like = {name: net for name, net in self.NUMBERS.items() if name in self.nets}
-        return given | learning_rates(
-            **{k: given[v].learning_rate.initial for k, v in like.items()}
-        )
+        rates: dict[str, Any] = {k: given[v].learning_rate.initial for k, v in like.items()}
+        return given | learning_rates(**rates)
 
     def add_target(self, name: str) -> None:
         """Add a slow copy of ``nets[name]``, called ``<name>_target``."""
@@ -214,14 +213,14 @@ class TDLearner(ValueAlgo):
             each = weights * each
         return each.mean((1, 2))
 
-    def backup(self, batch: Mapping[str, Any], next_actions: Tensor) -> Tensor:
+    def backup(self, batch: Batch, next_actions: Tensor) -> Tensor:
         """Compute the critics' target ``[B, 1]`` for the best of some actions ``[B, K, A]`` to
         follow."""
         next_q = self.nets["critic_target"](batch["next_obs"], next_actions)
         value = self.pessimistic(next_q).amax(1, keepdim=True)
         return batch["rewards"] + batch["discounts"] * value
 
-    def critic_losses(self, batch: Mapping[str, Any], target: Tensor) -> tuple[Tensor, Tensor]:
+    def critic_losses(self, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
         """Compute ``td_losses`` of the batch's actions, and their values ``[N, B, 1]``."""
         q = self.nets["critic"](batch["obs"], batch["actions"])
         return self.td_losses(q, target, batch.get("weights")), q
@@ -232,7 +231,7 @@ class TDLearner(ValueAlgo):
         weight = getattr(self.algo_config.critic.ensemble, "weight", 1)
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
 
-    def optimize_critics(self, batch: Mapping[str, Any], losses: Tensor) -> dict[str, Any]:
+    def optimize_critics(self, batch: Batch, losses: Tensor) -> dict[str, Any]:
         """Make one optimizer step of each critic. Returns numbers for the log, where ``loss`` is
         the sum of the ``losses``, to which you add others."""
         info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
