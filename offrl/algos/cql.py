@@ -60,7 +60,7 @@ class CQLConfig(TDConfig):
 class CQL(SACN):
     """``cql`` is the logarithm of the weight of the gap, where that is tuned."""
 
-    algo_config: CQLConfig
+    algo_config: CQLConfig  # type: ignore[assignment]
     NUMBERS = SACN.NUMBERS | {"cql": "critic"}
 
     def _create_networks(self) -> None:

@@ -100,7 +100,7 @@ class DQN(ActionValues):
         self.num_updates += self.trains("critic")
         return info
 
-    def _targets_of(self, batch: Mapping[str, Any]) -> Tensor:
+    def _targets_of(self, batch: Batch) -> Tensor:
         with torch.no_grad():
             next_obs = batch["next_obs"]
             if self.algo_config.double:
