@@ -12,7 +12,7 @@ from torch import Tensor
 from offrl import parallel
 from offrl.config import Config
 from offrl.data.formats.hdf5 import held_out_key
-from offrl.data.loader import BatchLoader, sampling_weights
+from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.language import embed
 from offrl.seeding import preserved_rng
@@ -48,9 +48,11 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     dataset = make_dataset(config, instructions)
     if are_seen and not instructions:
         instructions, langs = _stored(dataset, langs)
-    options = train.seed, train.num_data_workers
-    weights = sampling_weights(train, dataset)
-    loader = BatchLoader(place(dataset, device), train.batch_size, *options, weights)
+    options, weights = (train.seed, train.num_data_workers), [e.weight for e in train.data or []]
+    if train.normalize_weights_by_ds_size:
+        weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
+    own = weights if len(set(weights)) > 1 else None  # of a window of each file, if they differ
+    loader = BatchLoader(place(dataset, device), train.batch_size, *options, own)
     if not config.experiment.validate:
         return TrainingData(loader, None, instructions, langs)
     held_out = make_held_out_dataset(config, instructions, dataset)

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from offrl import parallel
-from offrl.config import TrainConfig
-from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import num_gathered
 from offrl.processes import Channel, Child
 from offrl.tree import leaves, map_leaves
@@ -141,11 +139,3 @@ def _send(channel: Channel, read: Callable[[], Batches]) -> None:
     torch.set_num_threads(1)  # those of OpenMP do not survive a fork
     for batch in read():
         channel.send(map_leaves(Tensor.numpy, batch))
-
-
-def sampling_weights(train: TrainConfig, dataset: SequenceDataset) -> list[float] | None:
-    """Return the weight of a window of each file; ``None`` if all are equal."""
-    weights = [entry.weight for entry in train.data or []]
-    if train.normalize_weights_by_ds_size:
-        weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
-    return weights if len(set(weights)) > 1 else None
