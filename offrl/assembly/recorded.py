@@ -64,7 +64,7 @@ class Experiment:
         if isinstance(self.algo, DenoisingPolicy) and control_freq and checkpoint is None:
             self.algo.warn_if_slow(control_freq)
 
-    def describe(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Give what a checkpoint holds of the policy and its surroundings."""
         several = {"environments": self.environments} if len(self.environments) > 1 else {}
         return several | describe_policy(

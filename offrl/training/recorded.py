@@ -108,7 +108,7 @@ class Trainer(Training):
     def state(self, resumes: bool = True) -> dict[str, Any]:
         position = {"position": self.loader.position}
         source = {"averages": self._averages.state(), "loader": position}
-        return self.experiment.describe() | super().state(resumes) | source
+        return self.experiment.state() | super().state(resumes) | source
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         self._averages.restore(state["averages"], self.device)
