@@ -41,6 +41,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.envs.robosuite_sensors": "offrl.envs.robosuite.fast.sensors",
     "offrl.envs.robosuite_step": "offrl.envs.robosuite.fast.step",
     "offrl.envs.robosuite_versions": "offrl.envs.robosuite.versions",
+    "offrl.models.actor_value": "offrl.models.nets",
     "offrl.models.attention": "offrl.models.transformer",
     "offrl.models.decision_transformer": "offrl.models.transformer",
     "offrl.models.pretrained": "offrl.models.backbones",

@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl.algos.base import Batch, Info, register_algo
-from offrl.algos.shared.policy_gradient import (
-    GAEConfig,
-    PolicyGradient,
-    collecting,
-    one_optimizer,
-)
+from offrl.algos.shared.policy_gradient import GAEConfig, PolicyGradient, collecting, one_optimizer
 from offrl.config import Share
 from offrl.lazy import Tensor
 

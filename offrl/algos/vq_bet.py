@@ -54,10 +54,7 @@ class BehaviorTransformerConfig(Section):
 class VQBeTConfig(ChunkConfig):
     ALGO_NAME = "vq_bet"
 
-    OPTIMIZERS = {
-        "codes": adamw(1e-4, initial=1e-3),
-        "policy": adamw(1e-4, initial=1e-4),
-    }
+    OPTIMIZERS = {"codes": adamw(1e-4, initial=1e-3), "policy": adamw(1e-4, initial=1e-4)}
     horizon: HorizonConfig = HorizonConfig(
         observation_horizon=5, action_horizon=5, prediction_horizon=9
     )

@@ -10,7 +10,6 @@ __getattr__, __dir__, __all__ = lazy.exporting(
     __name__,
     {
         "offrl.models.act": "ActionChunkingTransformer",
-        "offrl.models.actor_value": "ActorValue",
         "offrl.models.critics": "Critics DiscreteCritics DiscreteDistributionalCritics "
         "DistributionalCritics GoalValues PerturbationActor Scalar StateValue normalized",
         "offrl.models.transformer": "DecisionTransformer",
@@ -18,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy.exporting(
         "offrl.models.encoder": "Encoder",
         "offrl.models.heads": "ActionDistribution CategoricalHead Corrected Deterministic "
         "DeterministicHead GMMHead GaussianHead Outputs random_rows",
-        "offrl.models.nets": "Actor actor_from_config mlp_actor mlp_outputs",
+        "offrl.models.nets": "Actor ActorValue actor_from_config mlp_actor mlp_outputs",
         "offrl.models.trunks": "MLP perceptron",
         "offrl.models.vae": "VAE observation_vae_from_config vae_from_config",
         "offrl.models.vision": "check_sight",

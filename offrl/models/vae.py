@@ -32,11 +32,7 @@ class VAE(nn.Module):
         self.sum_errors = sum_errors  # over action dimensions, instead of their mean
 
     def losses(
-        self,
-        obs: Obs,
-        actions: Any,
-        temperature: float = 1.0,
-        is_posterior_frozen: bool = False,
+        self, obs: Obs, actions: Any, temperature: float = 1.0, is_posterior_frozen: bool = False
     ) -> dict[str, Tensor]:
         """Compute, per time step ``[B, T]``, the reconstruction error, the KL divergence and, for
         the log, the posterior's variance or the ``temperature`` of categorical latents."""
@@ -63,10 +59,7 @@ class VAE(nn.Module):
         return self.reconstruction(output), state
 
     def latents(
-        self,
-        obs: Obs,
-        generators: Generators | None = None,
-        num_samples: int | None = None,
+        self, obs: Obs, generators: Generators | None = None, num_samples: int | None = None
     ) -> Tensor:
         """Draw latents ``[B, T, Z]`` from the prior, or ``num_samples`` for the one step of
         ``obs``."""
