@@ -80,7 +80,7 @@ class ActingExperiment:
         self.env_args = self.envs.env_args
         self.config = fitted(config, self.envs)
         space = self.envs.action_space
-        stored = {key: box.shape for key, box in self.envs.observation_space.items()}
+        stored = {key: box.shape or () for key, box in self.envs.observation_space.items()}
         self.obs_shapes = processed_shapes(self.config.observation, stored)
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
         self.alg = self._make_alg(start, earlier)
@@ -244,7 +244,7 @@ class ActingExperiment:
         if not (self.alg.NEEDS_DEMOS or self.alg.ASKS_EXPERT):
             self.alg.inspect_data(demos.values)
         for key, shape in demos.obs_shapes.items():
-            shown = self.envs.observation_space[key].shape
+            shown = self.envs.observation_space[key].shape or ()
             if shape != shown:
                 raise ValueError(
                     f"{demos.hdf5_path}: {key} has the shape {[*shape]}, but the environment shows "
@@ -291,7 +291,8 @@ def _made(
     envs = make(env_args)
     if added := turned(config, envs.observation_space):
         envs.close()
-        online.wrappers = [*(env_args.get("wrappers") or []), *added]
+        wrappers: list[Any] = [*(env_args.get("wrappers") or []), *added]
+        online.wrappers = wrappers
         envs = make(env_args_of(config, recorded))
     return config, envs
 
@@ -305,7 +306,7 @@ def _given(config: Config, envs: Envs) -> tuple[Config, VectorEnv]:
         )
     if isinstance(envs, gymnasium.vector.VectorEnv):
         named = env_args_of(config) if config.experiment.env else None
-        ends = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
+        ends: Any = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
         envs = GymnasiumVector(envs, config.train.seed, named, seen_by(config), **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(

@@ -38,7 +38,7 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
         )
     allow_names(config.to_dict())
     update = experiment.env_meta_update_dict
-    named = {"env_name": experiment.env, "env_kwargs": {}}
+    named: dict[str, Any] = {"env_name": experiment.env, "env_kwargs": {}}
     if recorded:
         named = {**recorded, **({"env_name": experiment.env} if experiment.env else {})}
     elif "type" not in update:
@@ -114,7 +114,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     return config
 
 
-def _check_actions(env_name: str, action_space: spaces.Space) -> None:
+def _check_actions(env_name: str, action_space: Any) -> None:
     """``ValueError`` where actions are neither ``Discrete(n)`` nor a bounded vector."""
     if isinstance(action_space, spaces.Discrete):
         is_known = action_space.start == 0
@@ -146,17 +146,17 @@ def _fit_observation(envs: VectorEnv, observation: Any) -> None:
                 chosen["rgb" if _is_of_pixels(space) else "low_dim"].append(key)
         observation.modalities.obs = chosen
     for key in observation.modalities.obs.get("rgb", []):
-        space = obs_space[key]
-        if space.dtype != np.uint8 or len(space.shape) != 3 or space.shape[-1] not in RGB.CHANNELS:
-            remedy = _remedy(key, space, envs.env_args.get("wrappers") or [])
+        seen: Any = obs_space[key]
+        if seen.dtype != np.uint8 or len(seen.shape) != 3 or seen.shape[-1] not in RGB.CHANNELS:
+            remedy = _remedy(key, seen, envs.env_args.get("wrappers") or [])
             raise ValueError(
-                f"{envs.env_args['env_name']}: its observation {key!r} is {space.dtype} "
-                f"{[*space.shape]}, and images are uint8 [H, W, C] with 3, 1 or 4 channels; "
+                f"{envs.env_args['env_name']}: its observation {key!r} is {seen.dtype} "
+                f"{[*seen.shape]}, and images are uint8 [H, W, C] with 3, 1 or 4 channels; "
                 f"{remedy}. If it is no image, observation.modalities.obs.low_dim=[{key}] says so"
             )
 
 
-def _fit_core(observation: Any, obs_space: spaces.Dict) -> None:
+def _fit_core(observation: Any, obs_space: Mapping[str, Any]) -> None:
     """Let the default core, whose feature maps have a pixel for 32 x 32 of an image, be a smaller
     one where that leaves one pixel."""
     for kind in ("rgb", "depth"):
@@ -166,13 +166,13 @@ def _fit_core(observation: Any, obs_space: spaces.Dict) -> None:
             observation.encoder[kind].core_kwargs = Map(backbone_class="ShallowConv")
 
 
-def _is_of_pixels(space: spaces.Space) -> bool:
+def _is_of_pixels(space: Any) -> bool:
     """Say whether these seem to be pixels, of whatever form."""
     is_2d = isinstance(space, spaces.Box) and len(space.shape) > 1
     return is_2d and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
 
 
-def _remedy(key: str, space: spaces.Space, wrappers: Sequence[Any]) -> str:
+def _remedy(key: str, space: Any, wrappers: Sequence[Any]) -> str:
     """Give what makes an image of an observation, behind the wrappers that there are."""
     has_channels = len(space.shape) == 3 and {space.shape[0], space.shape[-1]} & {*RGB.CHANNELS}
     is_bounded = isinstance(space, spaces.Box) and space.is_bounded()
@@ -193,7 +193,7 @@ def seen_by(config: Config) -> list[str] | None:
     return None if is_default or algo_class.ASKS_EXPERT else [*named]
 
 
-def turned(config: Config, obs_space: spaces.Dict) -> list[dict[str, Any]]:
+def turned(config: Config, obs_space: Any) -> list[dict[str, Any]]:
     """The wrapper that turns what are images for networks and have their channels first, if there
     are some."""
     named = modalities(config.observation)["obs"] if seen_by(config) else {}
@@ -210,12 +210,12 @@ def with_images(env: gymnasium.Env, config: Config) -> gymnasium.Env:
     return wrapped(env, turned(config, env.observation_space))
 
 
-def clipped(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
+def clipped(actions: np.ndarray, space: Any) -> np.ndarray:
     """Actions within the bounds of their space; discrete ones as they are."""
     return actions if isinstance(space, spaces.Discrete) else actions.clip(space.low, space.high)
 
 
-def action_statistics(action_space: spaces.Space, key: str) -> dict[str, dict[str, np.ndarray]]:
+def action_statistics(action_space: Any, key: str) -> dict[str, dict[str, np.ndarray]]:
     """Statistics that take the bounds of actions for -1 and 1; none of discrete actions."""
     if isinstance(action_space, spaces.Discrete):
         return {}
@@ -227,7 +227,8 @@ def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
     """Give what an environment says of goals. ``ValueError`` where it says nothing, or where a
     policy that sees ``obs_keys`` could not tell what is desired."""
     what, env = "train.online.replay.hindsight_share", make_env(env_args)
-    missing = {ACHIEVED, DESIRED} - {*env.observation_space}
+    shown: Any = env.observation_space
+    missing = {ACHIEVED, DESIRED} - {*shown}
     if missing or not env.has_wrapper_attr("compute_reward"):
         lacks = min(missing) if missing else "compute_reward(achieved_goal, desired_goal, info)"
         raise ValueError(

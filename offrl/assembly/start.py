@@ -138,7 +138,7 @@ def _going_on_from(stored: Config, path: str) -> str:
     """The algorithm that goes on from a checkpoint if nobody says which."""
     if stored.algo_name != CLONING:
         return stored.algo_name
-    name = "iql" if stored.algo.gaussian.enabled else "td3_bc"
+    name = "iql" if stored.algo["gaussian"].enabled else "td3_bc"
     log.info(f"{path} is a cloned policy, from which {name} goes on (algo_name)")
     return name
 

@@ -142,7 +142,8 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     def append_state(self, state: Any) -> dict[str, np.ndarray]:
         """Take in what the environment shows, and give the last observations with it,
         ``{key: [frame_stack, ...]}``; the first one of an episode is all of them."""
-        trainer = self._of_config("append_state").trainer
+        session = self._of_config("append_state")
+        trainer = session.trainer
         named = trainer.alg.named(self.augment_state(state))
         keys = sorted({*trainer.alg.obs_spec.keys("obs"), ACTION_MASK} & {*named})
         check_obs(named, keys)
@@ -151,7 +152,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         num = trainer.config.train.frame_stack
         before = self._state or {key: np.stack([x] * num) for key, x in obs.items()}
         self._state = {key: np.concatenate([before[key][1:], x[None]]) for key, x in obs.items()}
-        self._session.by_hand.observe(obs)
+        session.by_hand.observe(obs)
         return self._state
 
     def action(self, state: Any, deterministic: bool = False) -> np.ndarray:

@@ -22,7 +22,7 @@ class ByHand:
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self._obs: Observations = {}  # {key: [1, ...]}, what is observed now
+        self._obs: Any = {}  # {key: [1, ...]}, what is observed now
         self._begins = True  # whether it begins an episode, or what is learned from
         self._actions: np.ndarray | None = None  # [1, A], chosen for it
         self._reward = 0.0

@@ -132,7 +132,8 @@ class Environment(gymnasium.Wrapper):
 
     def _show(self) -> None:
         if self._window is not None:
-            self._window.show(self.env.render())
+            frame: Any = self.env.render()
+            self._window.show(frame)
 
 
 class Augmented(gymnasium.ObservationWrapper):

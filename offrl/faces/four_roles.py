@@ -103,10 +103,10 @@ class RolesAlgo(PolicyAlgo):
         }
         return super().serialize() | own
 
-    def deserialize(self, state: Mapping[str, Any]) -> None:
+    def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         super().deserialize({key: x for key, x in state.items() if key != "optimizers"})
         for name, optimizer in self._kept(torch.optim.Optimizer).items():
-            if name in state.get("optimizers", {}):
+            if load_optimizers and name in state.get("optimizers", {}):
                 optimizer.load_state_dict(state["optimizers"][name])
         for name, number in state.get("numbers", {}).items():
             setattr(self.written, name, number)

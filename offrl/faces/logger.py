@@ -38,7 +38,7 @@ def logger(
 
         name, project, config = type(trainer).__name__, wandb_project, getattr(trainer, "config", 0)
         if isinstance(config, Section):
-            name, said = config.experiment.name, config.experiment.logging
+            name, said = config["experiment"].name, config["experiment"].logging
             project = project or (said.wandb_proj_name if said.log_wandb else None)
         place = _new_folder(Path(folder), name)
         wandb_run = _wandb_run(config, place, project) if project else None

@@ -57,7 +57,7 @@ class _Own(nn.Module):
     def forward(self, obs: Mapping[str, Tensor], goal: Any = None) -> Tensor:
         # Frames follow each other in the first dimension of copies, as some write to these.
         seen = {k: obs[k].clone().flatten(1, min(2, obs[k].ndim - 1)) for k in self._keys}
-        call = self.module.value if self._has_values else self.module
+        call: Any = self.module.value if self._has_values else self.module
         return call(seen if len(seen) > 1 else seen[self._keys[0]]).unsqueeze(1).float()
 
 
@@ -75,7 +75,8 @@ def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
     gives: the shape of what the module gives for one state.
     """
     name = next((x for x in ("policy", "actor", "critic") if x in alg.nets), "")
-    net, per_action = alg.nets[name] if name else None, gives == (1, alg.ac_dim)
+    net: Any = alg.nets[name] if name else None
+    per_action = gives == (1, alg.ac_dim)
     if isinstance(net, ActorValue) and net.memory is None and (per_action or gives == (1, 1)):
         net.value_encoder = net.value_encoder or net.encoder
         if per_action:
@@ -98,9 +99,9 @@ def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
 def _bare(head: Any) -> Any:
     """Make a head that takes its input for its logits, means or actions; ``None`` if none can."""
     if isinstance(head, CategoricalHead):
-        head.logits = nn.Identity()
+        head.logits = nn.Identity()  # type: ignore[assignment]
     elif isinstance(head, FreeGaussianHead):
-        head.mean = nn.Identity()
+        head.mean = nn.Identity()  # type: ignore[assignment]
     else:
         return _AsItIs() if isinstance(head, DeterministicHead) else None
     return head

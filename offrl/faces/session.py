@@ -144,7 +144,7 @@ class Session:
         requests = requests_of(config.experiment.rollout, TEST_SEEDS)
         results: list[EpisodeResult] = []
         with self._own_unless(env) as env:
-            if getattr(env, "play", False) and not env.is_shown:
+            if getattr(env, "play", False) and not env.is_shown:  # type: ignore[union-attr]
                 film = free_name(Path(f"play-{sha8(gitsha)}.mp4"))
                 results = watch(player, env, requests, film)
                 log.info(f"{film}")

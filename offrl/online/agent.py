@@ -71,7 +71,7 @@ class BaseAgent:
         """Keep again what ``serialize`` returned."""
         self.num_steps = state["num_steps"]
 
-    def _is_one(self, obs: Obs) -> bool:
+    def _is_one(self, obs: Any) -> bool:
         return np.ndim(obs) == self._obs_ndim
 
     def _batch(self, obs: Obs) -> tuple[Any, bool]:
@@ -136,7 +136,7 @@ class PolicyAgent(BaseAgent):
             )
         return super().learn(data)
 
-    def update(self, batch: dict[str, Any], epoch: int = 1) -> dict[str, float]:
+    def update(self, batch: Any, epoch: int = 1) -> dict[str, float]:
         """Make one update from what ``process_batch_for_training`` has made of a batch."""
         self._ready()
         info = self.alg.train_on_batch(batch, epoch)

@@ -128,7 +128,7 @@ def _misfit(expert: Any, alg: Any, envs: VectorEnv) -> str | None:
     if (expert.is_discrete, expert.ac_dim) != (alg.is_discrete, alg.ac_dim):
         theirs, ours = (_kind_of_actions(a) for a in (expert, alg))
         return f"its actions are {theirs}, but {envs.env_args['env_name']} takes {ours}"
-    shown = {key: space.shape for key, space in envs.observation_space.items()}
+    shown = {key: space.shape or () for key, space in envs.observation_space.items()}
     try:
         expert.obs_spec.check_shapes(shown, "obs")
     except ValueError as error:

@@ -93,7 +93,7 @@ class LocalBroker(Broker):
         super().__init__(make_explorer, num_explorers, life)
         self._explorers: dict[int, Explorer] = {}
         self._next = 0
-        self._weights: Weights | None = None
+        self._weights: Any = None
         for number in self._lives:  # what cannot be made is said before anything is written
             self._explorers[number] = make_explorer(number, life)
 

@@ -72,7 +72,7 @@ class Trainer(Collector, Recording):
         experiment = ActingExperiment(completed, envs, earlier, self.NUM_ENVS)
         super().__init__(experiment, self._make_buffer(experiment))
         self._batches: Iterator[dict[str, Any]] = iter(())  # that are left of the round's
-        self._batch: dict[str, Any] | None = None  # what the next update learns from
+        self._batch: Any = None  # what the next update learns from
         self._steps_before = 0  # when the last round began
         self._num_epochs = 0  # that the algorithm knows to be over
         self._kept_from = 0  # the step at which the replay was empty
@@ -99,9 +99,10 @@ class Trainer(Collector, Recording):
         self.statistics.update(self.alg)
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int:  # type: ignore[override]
         """The epoch that the training is in, from 1 on."""
-        return 1 + max(0, self.step - 1) // self.config.experiment.epoch_every_n_steps
+        steps: Any = self.config.experiment.epoch_every_n_steps
+        return 1 + max(0, self.step - 1) // steps
 
     @property
     def is_solved(self) -> bool:
@@ -171,7 +172,8 @@ class Trainer(Collector, Recording):
         """Let the policy see observations by all statistics so far, and tell the algorithm which
         epochs are over."""
         self.statistics.update(self.alg)
-        while self._num_epochs < self.step // self.config.experiment.epoch_every_n_steps:
+        steps: Any = self.config.experiment.epoch_every_n_steps
+        while self._num_epochs < self.step // steps:
             self._num_epochs += 1
             self.alg.on_epoch_end(self._num_epochs)
         self._steps_before = self.step

@@ -81,8 +81,16 @@ class PipelineExplorer:
             data, num_steps, ended = self._explore()
             self._rng = rng_state()
         trajectory = Trajectory(
-            *(self.number, self.life, self._num_given, self._version),
-            *(data, num_steps, num_steps, ended, {}, time.time()),
+            explorer=self.number,
+            life=self.life,
+            number=self._num_given,
+            version=self._version,
+            data=data,
+            num_steps=num_steps,
+            num_actions=num_steps,
+            ended=ended,
+            moments={},
+            ready=time.time(),
         )
         self._num_given += 1
         return trajectory

@@ -78,7 +78,7 @@ def train_pipeline(
     run.write_config(config, is_finished=True)
     return PipelineResult(
         *(run, pipeline.checkpoint, curve, pipeline.step, pipeline.epoch),
-        *(summary_of(pipeline.last), pipeline.problems),
+        *(summary_of([*pipeline.last]), pipeline.problems),
     )
 
 
