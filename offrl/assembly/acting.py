@@ -14,12 +14,12 @@ from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.memory import check_training_fits
 from offrl.assembly.spaces import (
     action_statistics,
+    asked_obs_keys,
     env_args_of,
     fitted,
+    image_wrappers,
     judge_of,
     limited,
-    seen_by,
-    turned,
 )
 from offrl.assembly.start import check_spaces, start_of
 from offrl.checkpoint import while_loading
@@ -157,7 +157,15 @@ class ActingExperiment:
         # An end may follow every step.
         capacity = min(options.capacity, 2 * (train.num_steps or options.capacity))
         store = self._make_store(num_envs, capacity, "train.online.replay.capacity")
-        exponents = options.priority_exponent, options.correction_exponent
+        exponents, hindsight = (options.priority_exponent, options.correction_exponent), None
+        if options.hindsight_share:
+            judge = judge_of(self.env_args, self.alg.obs_spec.keys("obs"))
+
+            def learned(achieved: np.ndarray, desired: np.ndarray) -> Any:
+                rewards, terminated = judge(achieved, desired)
+                return self._learned_rewards(rewards), terminated
+
+            hindsight = Hindsight(options.hindsight_share, learned)
         return Replay(
             store,
             store.obs_keys,
@@ -166,7 +174,7 @@ class ActingExperiment:
             self._load_demos(),
             options.demo_share,
             Priorities(len(store.is_step), *exponents) if options.prioritized else None,
-            self._make_hindsight() if options.hindsight_share else None,
+            hindsight,
         )
 
     def _make_store(self, num_envs: int, capacity: int, key: str) -> ReplayStore:
@@ -211,17 +219,8 @@ class ActingExperiment:
             if is_met:
                 raise ValueError(f"train.online.{problem}")
 
-    def _make_hindsight(self) -> Hindsight:
-        judge = judge_of(self.env_args, self.alg.obs_spec.keys("obs"))
-
-        def learned(achieved: np.ndarray, desired: np.ndarray) -> Any:
-            rewards, terminated = judge(achieved, desired)
-            return self._learned_rewards(rewards), terminated
-
-        return Hindsight(self.config.train.online.replay.hindsight_share, learned)
-
     def _load_demos(self) -> SequenceDataset | None:
-        """The demonstrations of ``train.data``, in the units of what is collected."""
+        """Load the demonstrations of ``train.data``, in the units of what is collected."""
         if not self.config.train.data:
             if self.alg.NEEDS_DEMOS:
                 raise ValueError(
@@ -275,7 +274,7 @@ def _made(
     """Make the environments that a config names, and give it with what follows from these."""
     env_args = env_args_of(config, recorded)
     config = limited(config, env_args)
-    online = config.train.online
+    online: Any = config.train.online
 
     def make(env_args: Mapping[str, Any]) -> VectorEnv:
         return make_vector_env(
@@ -283,13 +282,13 @@ def _made(
             num_envs or online.num_envs,
             config.train.seed,
             horizon=online.horizon,
-            obs_keys=seen_by(config),
+            obs_keys=asked_obs_keys(config),
             terminate_on_success=online.terminate_on_success,
             timeout=online.timeout,
         )
 
     envs = make(env_args)
-    if added := turned(config, envs.observation_space):
+    if added := image_wrappers(config, envs.observation_space):
         envs.close()
         wrappers: list[Any] = [*(env_args.get("wrappers") or []), *added]
         online.wrappers = wrappers
@@ -307,7 +306,7 @@ def _given(config: Config, envs: Envs) -> tuple[Config, VectorEnv]:
     if isinstance(envs, gymnasium.vector.VectorEnv):
         named = env_args_of(config) if config.experiment.env else None
         ends: Any = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
-        envs = GymnasiumVector(envs, config.train.seed, named, seen_by(config), **ends)
+        envs = GymnasiumVector(envs, config.train.seed, named, asked_obs_keys(config), **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
             f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "

@@ -29,7 +29,7 @@ HORIZON = 500  # steps, Meta-World's own
 
 
 def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The environment that ``experiment.env`` names, with the arguments of the one that a
+    """Give the environment that ``experiment.env`` names, with the arguments of the one that a
     checkpoint's data was ``recorded`` in, if there is one."""
     experiment = config.experiment
     if not (experiment.env or recorded):
@@ -50,7 +50,7 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
 
 
 def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
-    """A copy of the config whose episodes end after ``HORIZON`` steps where neither it nor the
+    """Copy the config; its episodes end after ``HORIZON`` steps where neither it nor the
     simulator says when."""
     config = config.model_copy(deep=True)
     online, rollout = config.train.online, config.experiment.rollout
@@ -61,7 +61,7 @@ def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
 
 
 def fitted(config: Config, envs: VectorEnv) -> Config:
-    """A copy of the config that says what follows from the environments: which observations there
+    """Copy the config, and say in it what follows from the environments: which observations there
     are, unless it names some itself, whether actions are discrete, and how many epochs
     ``train.num_steps`` make, none of which is shorter than a round.
 
@@ -115,7 +115,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
 
 
 def _check_actions(env_name: str, action_space: Any) -> None:
-    """``ValueError`` where actions are neither ``Discrete(n)`` nor a bounded vector."""
+    """Raise ``ValueError`` where actions are neither ``Discrete(n)`` nor a bounded vector."""
     if isinstance(action_space, spaces.Discrete):
         is_known = action_space.start == 0
     else:
@@ -131,7 +131,7 @@ def _check_actions(env_name: str, action_space: Any) -> None:
 
 
 def _fit_observation(envs: VectorEnv, observation: Any) -> None:
-    obs_space = envs.observation_space
+    obs_space: Any = envs.observation_space
     missing = {key for group in modalities(observation).values() for key in group} - {*obs_space}
     own = ObservationConfig().modalities.obs
     if missing and observation.modalities.obs != own:
@@ -184,8 +184,8 @@ def _remedy(key: str, space: Any, wrappers: Sequence[Any]) -> str:
     )
 
 
-def seen_by(config: Config) -> list[str] | None:
-    """The observations that are asked of environments: those that the config names, if it does;
+def asked_obs_keys(config: Config) -> list[str] | None:
+    """List the observations to ask environments for: those that the config names, if it does.
     ``None``: all, which an expert may look at, too."""
     algo_class, _ = ALGOS[config.algo_name](config.algo)
     named = modalities(config.observation).get("obs", {})
@@ -193,30 +193,30 @@ def seen_by(config: Config) -> list[str] | None:
     return None if is_default or algo_class.ASKS_EXPERT else [*named]
 
 
-def turned(config: Config, obs_space: Any) -> list[dict[str, Any]]:
-    """The wrapper that turns what are images for networks and have their channels first, if there
-    are some."""
-    named = modalities(config.observation)["obs"] if seen_by(config) else {}
+def image_wrappers(config: Config, obs_space: Any) -> list[dict[str, Any]]:
+    """Give the wrapper that turns images for networks whose channels come first, if there are
+    any."""
+    named = modalities(config.observation)["obs"] if asked_obs_keys(config) else {}
     first = [k for k, x in obs_space.items() if x.dtype == np.uint8 and has_channels_first(x)]
     keys = [key for key in first if not named or named.get(key) == "rgb"]
     return [images(keys)] if keys else []
 
 
 def with_images(env: gymnasium.Env, config: Config) -> gymnasium.Env:
-    """An environment in the wrappers of a config, unless it has some, and with images as networks
-    take them."""
+    """Put an environment into the wrappers of a config, unless it has some, and turn its images as
+    networks take them."""
     if not env.get_wrapper_attr("serialize")().get("wrappers"):
         env = wrapped(env, config.train.online.to_dict()["wrappers"] or [])
-    return wrapped(env, turned(config, env.observation_space))
+    return wrapped(env, image_wrappers(config, env.observation_space))
 
 
 def clipped(actions: np.ndarray, space: Any) -> np.ndarray:
-    """Actions within the bounds of their space; discrete ones as they are."""
+    """Limit actions to the bounds of their space; discrete ones stay as they are."""
     return actions if isinstance(space, spaces.Discrete) else actions.clip(space.low, space.high)
 
 
 def action_statistics(action_space: Any, key: str) -> dict[str, dict[str, np.ndarray]]:
-    """Statistics that take the bounds of actions for -1 and 1; none of discrete actions."""
+    """Give statistics that take the bounds of actions for -1 and 1; none of discrete actions."""
     if isinstance(action_space, spaces.Discrete):
         return {}
     low, high = action_space.low.astype(np.float32), action_space.high.astype(np.float32)

@@ -33,7 +33,7 @@ def complete(
     algo_name: str | None = None,
     said: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The config, of whatever form, with what was ``said`` besides."""
+    """Make the config of any form, with what was ``said`` besides."""
     config = opened(config)
     said = {
         section: {key: value for key, value in keys.items() if value is not None}
@@ -54,7 +54,7 @@ def complete(
 
 
 def name_of(config: Configs | None) -> str | None:
-    """The ``algo_name`` that a config says, or the checkpoint that it goes on from."""
+    """Find the ``algo_name`` that a config says, or the checkpoint that it goes on from."""
     config = opened(config) or {}
     if isinstance(config, Config):
         return config.algo_name
@@ -63,7 +63,7 @@ def name_of(config: Configs | None) -> str | None:
 
 
 def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
-    """A config that may be the path of a file, or a file's of parts."""
+    """Read a config that may be the path of a file, or turn that of a file of parts."""
     if isinstance(config, (str, Path)):
         config = read_config_file(find_config(config))
     if not isinstance(config, (Config, Mapping, type(None))):
@@ -75,7 +75,7 @@ def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
 
 
 def start_of(config: Config) -> dict[str, Any] | None:
-    """The checkpoint that a config names, or ``None``."""
+    """Read the checkpoint that a config names, or give ``None``."""
     path = config.experiment.ckpt_path
     if path is None:
         return None
@@ -85,8 +85,8 @@ def start_of(config: Config) -> dict[str, Any] | None:
 
 
 def check_statistics(path: str | Path, config: Config, content: Mapping[str, Any]) -> None:
-    """``ValueError`` if observations are to be normalised otherwise than the policy of a checkpoint
-    learned from them."""
+    """Raise ``ValueError`` if observations are to be normalised otherwise than the policy of a
+    checkpoint learned from them."""
     goes_on = content.get("running_statistics", {}).get("obs")
     if config.train.online.normalize_obs and not goes_on:
         raise ValueError(
@@ -109,7 +109,11 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(path, str):  # no schema has read it yet
         raise ValueError(f"experiment.ckpt_path: a checkpoint's path is needed, not {shown(path)}")
     stored, checkpoint = config_from_checkpoint(ckpt_path=start_file(path))
-    name = content.get("algo_name") or _going_on_from(stored, path)
+    name = content.get("algo_name")
+    if not name and stored.algo_name == CLONING:
+        name = "iql" if stored.algo["gaussian"].enabled else "td3_bc"
+        log.info(f"{path} is a cloned policy, from which {name} goes on (algo_name)")
+    name = name or stored.algo_name
     algo_class = class_of(name)
     if "rewards" not in algo_class.NEEDS:
         raise ValueError(
@@ -134,17 +138,8 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return merge(below, content)
 
 
-def _going_on_from(stored: Config, path: str) -> str:
-    """The algorithm that goes on from a checkpoint if nobody says which."""
-    if stored.algo_name != CLONING:
-        return stored.algo_name
-    name = "iql" if stored.algo["gaussian"].enabled else "td3_bc"
-    log.info(f"{path} is a cloned policy, from which {name} goes on (algo_name)")
-    return name
-
-
 def class_of(algo_name: str) -> Any:
-    """The class of an algorithm that a user's config names, as its defaults choose it."""
+    """Find the class of an algorithm that a user's config names, as its defaults choose it."""
     allow_names(algo_name)
     return ALGOS[algo_name](ALGO_CONFIGS[algo_name]())[0]
 
@@ -156,8 +151,8 @@ def check_spaces(
     shapes: Mapping[str, Sequence[int]],
     ac_dim: int,
 ) -> None:
-    """``ValueError`` if the policy of a checkpoint does not see what an environment shows, or does
-    not act as it takes.
+    """Raise ``ValueError`` if the policy of a checkpoint does not see what an environment shows, or
+    does not act as it takes.
 
     where: what names the environment or the checkpoint.
     shapes: of the environment's observations, as networks see them.
@@ -187,7 +182,7 @@ def start_file(path: str) -> str:
 
 
 def _data_of(stored: Config, path: str) -> list[dict[str, Any]] | None:
-    """The data that a checkpoint was trained on, if it is still there."""
+    """List the data that a checkpoint was trained on, if it is still there."""
     entries = stored.train.data or []
     for entry in entries:
         try:

@@ -160,7 +160,7 @@ class Augmented(gymnasium.ObservationWrapper):
 
 
 def _box_like(known: Any, key: str, value: Any) -> gymnasium.Space:
-    """The space of an observation: the environment's, unless it was changed."""
+    """Give the space of an observation: the environment's, unless it was changed."""
     value = np.asarray(value)
     if key in known.spaces and known[key].shape == value.shape and known[key].dtype == value.dtype:
         return known[key]

@@ -75,7 +75,7 @@ class RolesAlgo(PolicyAlgo):
         flat["actions"] = self.raw_action(data["actions"][:, -1])
         return flat | {key: data[key].flatten() for key in ("rewards", "dones")}
 
-    def _flat(self, obs: Mapping[str, Tensor]) -> Tensor:
+    def _flat(self, obs: Any) -> Tensor:
         return torch.cat([obs[key].flatten(1) for key in self.obs_spec.keys("obs")], dim=1)
 
     def seen(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -41,7 +41,11 @@ def logger(
             name, said = config["experiment"].name, config["experiment"].logging
             project = project or (said.wandb_proj_name if said.log_wandb else None)
         place = _new_folder(Path(folder), name)
-        wandb_run = _wandb_run(config, place, project) if project else None
+        wandb_run = None
+        if project:
+            wandb = needed("wandb", "wandb", "logger(wandb_project=...): wandb is missing")
+            content = config.to_dict() if isinstance(config, Section) else None
+            wandb_run = wandb.init(project=project, name=place.name, dir=place, config=content)
         with SummaryWriter(place) as writer, wandb_run or nullcontext():
             for count, record in enumerate(records_of(trainer, *arguments, **options), 1):
                 if not isinstance(record, Mapping):
@@ -58,7 +62,7 @@ def logger(
 
 
 def _numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """The numbers of a record, by their tags."""
+    """Yield the numbers of a record, by their tags."""
     kind = str(record.get("type", record.get("log_type", "log"))).capitalize()
     beside = {key: x for key, x in record.items() if key not in POSITION}
     for name, value in (record.get("logs") or beside).items():
@@ -71,9 +75,3 @@ def _new_folder(parent: Path, name: str) -> Path:
     place = next(place for place in places if not place.exists())
     place.mkdir(parents=True)
     return place
-
-
-def _wandb_run(config: Any, place: Path, project: str) -> Any:
-    wandb = needed("wandb", "wandb", "logger(wandb_project=...): wandb is missing")
-    said = config.to_dict() if isinstance(config, Section) else None
-    return wandb.init(project=project, name=place.name, dir=place, config=said)

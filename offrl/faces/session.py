@@ -169,7 +169,7 @@ class Session:
         self.trainer, self.by_hand = trainer, ByHand(trainer)
 
     def _own_unless(self, env: Any) -> AbstractContextManager:
-        """``env``, as offrl asks for it; or one of the config, which is closed in the end."""
+        """Give ``env`` offrl's methods; or make one by the config, which is closed in the end."""
         if env is None:
             return closing(Environment(self.config))
         return nullcontext(with_images(adapted(env), self.config))

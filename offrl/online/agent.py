@@ -1,4 +1,4 @@
-"""An algorithm at its environments, numpy in and numpy out."""
+"""Agents that carry an algorithm through environments, numpy in and numpy out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +44,7 @@ class BaseAgent:
     def sample(self, obs: Obs) -> np.ndarray:
         """Choose actions to learn from: the best ones, unless a subclass says otherwise. Count the
         steps where you write your own."""
-        self.num_steps += 1 if self._is_one(obs) else len(obs)
+        self.num_steps += 1 if np.asarray(obs).ndim == self._obs_ndim else len(obs)
         return self.predict(obs)
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
@@ -71,12 +71,9 @@ class BaseAgent:
         """Keep again what ``serialize`` returned."""
         self.num_steps = state["num_steps"]
 
-    def _is_one(self, obs: Any) -> bool:
-        return np.ndim(obs) == self._obs_ndim
-
     def _batch(self, obs: Obs) -> tuple[Any, bool]:
-        is_one = self._is_one(obs)
         array = np.asarray(obs)
+        is_one = array.ndim == self._obs_ndim
         if array.dtype == np.float64:  # which no network is made of
             array = array.astype(np.float32)
         return torch.from_numpy(array[None] if is_one else array), is_one
@@ -175,14 +172,14 @@ class PolicyAgent(BaseAgent):
             self.alg.set_train()
 
     def remembered(self, begins: np.ndarray | None) -> Any:
-        """The recurrent state ``[N, ...]``, nothing of it where episodes begin."""
+        """Give the recurrent state ``[N, ...]``, zeros where episodes begin."""
         if begins is None or self.memory is None or not begins.any():
             return self.memory
         rows = torch.from_numpy(np.flatnonzero(begins)).to(self.alg.device)
         return map_leaves(lambda x: x.index_fill(0, rows, 0), self.memory)
 
     def _see(self, obs: Observations, begins: np.ndarray | None) -> dict[str, np.ndarray]:
-        """The last frames, ``{key: [N, num_frames, ...]}``."""
+        """Give the last frames, ``{key: [N, num_frames, ...]}``."""
         obs = {key: obs[key] for key in self._keys(obs)}
         if self._num_frames == 1:
             return {key: x[:, None] for key, x in obs.items()}

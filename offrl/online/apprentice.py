@@ -27,7 +27,8 @@ class ScriptedExpert:
         self._name = envs.env_args["env_name"]
 
     def act(self, obs: Observations, begins: np.ndarray | None) -> np.ndarray:
-        """The actions ``[N, A]``, or integers ``[N]``, for observations ``{key: [N, ...]}``."""
+        """Choose the actions ``[N, A]``, or integers ``[N]``, for observations ``{key: [N,
+        ...]}``."""
         num = len(next(iter(obs.values())))
         try:
             rows = [self._function({key: x[row] for key, x in obs.items()}) for row in range(num)]
@@ -43,7 +44,7 @@ class ScriptedExpert:
         return {}
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Nothing is kept."""
+        """Take nothing, as nothing was kept."""
 
 
 class TrainedExpert(PolicyAgent):
@@ -61,7 +62,7 @@ class TrainedExpert(PolicyAgent):
         return self.explore(obs, begins)[1]
 
     def _ready(self) -> None:
-        """Nothing: the networks are in evaluation mode, and stay so."""
+        """Leave the networks in evaluation mode."""
 
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
         return self.alg.act(Seen(seen, state=self.memory))
@@ -83,7 +84,7 @@ class Apprentice(PolicyAgent):
     def explore(
         self, obs: Observations, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As a ``PolicyAgent``, but the actions to learn from are the expert's."""
+        """Choose as a ``PolicyAgent``, but give the expert's actions to learn from."""
         share = self.alg.expert_share(self.num_steps // self._steps_per_round)
         _, raw = super().explore(obs, begins, at_random)
         shown = self.expert.act(obs, begins)
@@ -93,7 +94,7 @@ class Apprentice(PolicyAgent):
         return learned, taken.astype(raw.dtype)
 
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """As in evaluation: what matters are the states that the policy will get into."""
+        """Choose as in evaluation: what matters are the states that the policy will get into."""
         self.alg.set_eval()
         return self.alg.act(Seen(seen, state=self.memory))
 
@@ -119,7 +120,7 @@ def _find_expert(alg: Any, envs: VectorEnv) -> ScriptedExpert | TrainedExpert:
 
 
 def _misfit(expert: Any, alg: Any, envs: VectorEnv) -> str | None:
-    """Why the policy of a checkpoint cannot be the expert of another in these environments."""
+    """Say why the policy of a checkpoint cannot be the expert of another in these environments."""
     if not isinstance(expert, PolicyAlgo) or not callable(getattr(expert, "act", None)):
         return "it has no act, and cannot be asked in several environments at once"
     if expert.COUNTS_REWARDS or expert.obs_spec.keys("goal"):

@@ -1,4 +1,4 @@
-"""Carries trajectories from explorers to the Learner, and weights to the explorers."""
+"""Brokers: they carry trajectories from explorers to the Learner, and weights to the explorers."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -65,7 +65,7 @@ class Broker(ABC):
         """End the explorers."""
 
     def _failed(self, number: int, why: str) -> None:
-        """Another explorer takes the number over, or it is given up."""
+        """Let another explorer take the number over, or give it up."""
         reason = f"explorer {number} failed: {why}"
         self._failures[number] += 1
         self._lives[number] += 1
@@ -158,8 +158,8 @@ def broker_at(
     life: int = 0,
     timeout: float = 300.0,
 ) -> Broker:
-    """The broker of explorers in this process; with an address, on Ray, where those that make no
-    step for ``timeout`` seconds are replaced."""
+    """Make the broker of explorers in this process; with an address, on Ray, where those that make
+    no step for ``timeout`` seconds are replaced."""
     if address is None:
         return LocalBroker(make_explorer, num_explorers, life)
     from offrl.online.ray import RayBroker

@@ -18,7 +18,7 @@ from offrl.tree import as_arrays, as_tensors, map_leaves
 
 
 class Weights(NamedTuple):
-    """What explorers get from the Learner: a policy, and where its training stands."""
+    """Holds what explorers get from the Learner: a policy, and where its training stands."""
 
     version: int
     step: int  #: Of the training: steps in all environments of all explorers.
@@ -29,7 +29,7 @@ class Weights(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """What an explorer gives: so many steps in each of its environments.
+    """Holds the steps of an explorer, equally many in each of its environments.
 
     It is known by its explorer, the explorer's life (each that replaces a lost one has another) and
     its number in that life. ``data`` is the round as the algorithm learns from it (``packed``), or
@@ -149,15 +149,16 @@ class Explorer(Collector):
 
 
 def trajectory_length(config: Config, on_policy: bool) -> int:
-    """The number of steps that each environment makes in a trajectory: whole rounds of
+    """Give the number of steps that each environment makes in a trajectory: whole rounds of
     ``train.online.collect_steps``."""
     steps = config.train.online.collect_steps
     return steps if on_policy else steps * math.ceil(config.distributed.trajectory_steps / steps)
 
 
-def joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One round of several, as the algorithm learns from them (``process_batch_for_training``).
-    Segments are filled up behind their last rows; numbers are averaged."""
+def join_rounds(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Make one round of several, as the algorithm learns from them
+    (``process_batch_for_training``). Segments are filled up behind their last rows; numbers are
+    averaged."""
     if len(rounds) == 1:
         return rounds[0]
     states = [data.pop("state", None) for data in rounds]

@@ -1,4 +1,4 @@
-"""Observations on their way from an explorer to the Learner.
+"""Packs observations on their way from an explorer to the Learner.
 
 Networks see each frame several times, in stacks, and as floating-point numbers. It travels once, as
 it was observed.
@@ -17,7 +17,7 @@ SAVING = 0.5  # of the bytes, below which a round travels as it is
 
 
 def packed(alg: Any, rollout: Mapping[str, Any], ready: Mapping[str, Any]) -> dict[str, Any]:
-    """A processed round, whose ``obs`` is replaced by ``frames``: the frames ``shown``, ``{key: [U,
+    """Replace the ``obs`` of a processed round by ``frames``: the frames ``shown``, ``{key: [U,
     ...]}``, and the ``index`` ``[..., F]`` of those that each row is made of. It is left as it
     is where that saves little, observations are normalised, or the algorithm processes rounds in a
     way of its own, so that ``obs`` may be something else than its frames.
@@ -38,7 +38,7 @@ def packed(alg: Any, rollout: Mapping[str, Any], ready: Mapping[str, Any]) -> di
 
 
 def unpacked(alg: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The round that was ``packed``."""
+    """Give the round that was ``packed``."""
     if "frames" not in data:
         return dict(data)
     rest = dict(data)

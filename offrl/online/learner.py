@@ -14,7 +14,7 @@ from offrl.online.explorer import (
     Explorer,
     Trajectory,
     Weights,
-    joined,
+    join_rounds,
     trajectory_length,
 )
 from offrl.online.frames import unpacked
@@ -136,7 +136,7 @@ class Learner(Trainer):
     def _take_round(self) -> dict[str, Any]:
         here = [map_leaves(lambda x: x.to(self.device), data) for data in self._data]
         self._data = []
-        return joined([unpacked(self.alg, data) for data in here])
+        return join_rounds([unpacked(self.alg, data) for data in here])
 
     def _num_due(self) -> int:
         due, online = super()._num_due(), self.config.train.online

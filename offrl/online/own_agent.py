@@ -32,7 +32,7 @@ class OwnAgent(PolicyAgent):
                 f"train.online.agent: {self._name} shows the policy one state at a time; leave "
                 "train.frame_stack and algo.memory out"
             )
-        make, seen = PARTS["agent"][self._name], _Seen(alg)
+        make, seen = PARTS["agent"][self._name], _Predictor(alg)
         self._own = [make(envs, seen, online.agent_config) for _ in range(envs.num_envs)]
 
     def explore(
@@ -93,7 +93,7 @@ class OwnAgent(PolicyAgent):
         return finite(said["reward"])
 
 
-class _Seen:
+class _Predictor:
     """Shows a user's agents one of offrl's algorithms as agents of a pipeline expect it."""
 
     def __init__(self, alg: Any):

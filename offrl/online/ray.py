@@ -72,7 +72,8 @@ class RayBroker(Broker):
                 if is_current:  # else it was replaced already
                     silent = f", or it made no step for {self._timeout:g} s"
                     is_gone = isinstance(error, self._ray.exceptions.RayActorError)
-                    self._replace(number, reason_of(error) + silent * is_gone)
+                    self._ray.kill(self._actors.pop(number))
+                    self._failed(number, reason_of(error) + silent * is_gone)
                 continue
             if isinstance(answer, Report):
                 check_versions(answer)
@@ -83,8 +84,8 @@ class RayBroker(Broker):
             return answer  # what comes next is asked for when there are newer weights
 
     def _wait(self) -> None:
-        """For an answer. All whose answers are there get a turn before this is asked again, as Ray
-        prefers some of them to others."""
+        """Wait for an answer. All whose answers are there get a turn before this is asked again, as
+        Ray prefers some of them to others."""
         first = {asked[0][0]: number for number, asked in self._asked.items() if asked}
         ready, _ = self._ray.wait([*first], num_returns=len(first), timeout=0)
         begun = time.monotonic()
@@ -93,8 +94,12 @@ class RayBroker(Broker):
             if not ready:
                 self.waiting()
             if time.monotonic() - begun > PATIENCE_S:
-                self._say_why()
-                begun = time.monotonic()
+                begun, free = time.monotonic(), self._ray.available_resources().get("CPU", 0)
+                log.warning(
+                    f"no trajectory came in {PATIENCE_S:g} s: explorers may wait for a CPU each, "
+                    f"of which the cluster has {free:g} free (ray status), or their environments "
+                    "are slow"
+                )
         self._ready.extend(first[ref] for ref in ready)
 
     def _ask(self) -> None:
@@ -107,17 +112,6 @@ class RayBroker(Broker):
                 asked.append((self._actors[number].report.remote(), life))
             for _ in range(AHEAD - sum(asked_life == life for _, asked_life in asked)):
                 asked.append((self._actors[number].explore.remote(self._weights), life))
-
-    def _replace(self, number: int, reason: str) -> None:
-        self._ray.kill(self._actors.pop(number))
-        self._failed(number, reason)
-
-    def _say_why(self) -> None:
-        free = self._ray.available_resources().get("CPU", 0)
-        log.warning(
-            f"no trajectory came in {PATIENCE_S:g} s: explorers may wait for a CPU each, of which "
-            f"the cluster has {free:g} free (ray status), or their environments are slow"
-        )
 
     def close(self) -> None:
         for actor in self._actors.values():

@@ -126,7 +126,7 @@ class RunningStatistics:
         return {"scale": torch.as_tensor([[self._returns.deviation]], dtype=torch.float32)}
 
     def rewards(self, rewards: Tensor) -> Tensor:
-        """The rewards that are learned from."""
+        """Give the rewards to learn from."""
         if self._config.clip_rewards:
             rewards = rewards.sign()
         if self._config.normalize_rewards and self._returns.count:

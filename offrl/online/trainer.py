@@ -118,11 +118,11 @@ class Trainer(Collector, Recording):
         return [hung] if self.num_restarts else []
 
     def traffic(self) -> dict[str, float]:
-        """Numbers for the log of what came from other processes since the last call."""
+        """Give numbers for the log of what came from other processes since the last call."""
         return {}
 
     def waits(self) -> dict[str, float]:
-        """The seconds that were waited for these."""
+        """Give the seconds that were waited for these."""
         return {}
 
     @cached_property
@@ -229,19 +229,19 @@ class Trainer(Collector, Recording):
         return self._batch is not None
 
     def _num_due(self) -> int:
-        """How many updates a round has; of algorithms that say that themselves, whether any."""
+        """Count the updates of this round; of algorithms that decide that themselves, 0 if none."""
         num = self.config.train.online.num_updates
         if self.is_early:
             return 0
         return self.num_collected if self.alg.ON_POLICY or num is None else num
 
     def _take_round(self) -> dict[str, Any]:
-        """The steps of the round, as the algorithm learns from them."""
+        """Take the steps of the round, as the algorithm learns from them."""
         return self.alg.process_batch_for_training(self.take_rollout())
 
     def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
-        """``num`` batches, ready for updates; of the steps of the round, as many as the algorithm
-        says."""
+        """Make ``num`` batches, ready for updates; of the steps of the round, as many as the
+        algorithm says."""
         alg, size = self.alg, self.config.train.batch_size
         if alg.ON_POLICY and num:
             yield from alg.minibatches(self._take_round())
@@ -283,7 +283,7 @@ class Trainer(Collector, Recording):
 
 
 def summary_of(ended: Ended) -> dict[str, float]:
-    """The logs of a ``collect`` record."""
+    """Give the logs of a ``collect`` record."""
     logs: dict[str, float] = {"Episodes": len(ended)}
     if ended:
         returns, lengths, successes = np.array(ended).T
@@ -294,7 +294,7 @@ def summary_of(ended: Ended) -> dict[str, float]:
 
 
 def _split(data: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """Batches of ``size`` rows of what was processed together."""
+    """Give batches of ``size`` rows of what was processed together."""
     parts = map_leaves(lambda x: x.split(size), data)
     num = len(parts["actions"])
     return (map_leaves(lambda x, i=i: x[i], parts) for i in range(num))

@@ -97,8 +97,8 @@ class PipelineExplorer:
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """In here an error of one of the parts is a ``RuntimeError`` that says where it was; what
-        is drawn leaves no trace outside."""
+        """Turn an error of one of the parts into a ``RuntimeError`` that says where it was. The
+        random state outside stays as it is."""
         with preserved_rng():
             try:
                 yield
@@ -159,8 +159,8 @@ class PipelineExplorer:
 
 
 def _stacked(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A trajectory, ``{key: [T, ...]}``: arrays where all steps have the same shape, else lists.
-    ``info`` is a list of what was known at each step."""
+    """Make a trajectory, ``{key: [T, ...]}``: arrays where all steps have the same shape, else
+    lists. ``info`` is a list of what was known at each step."""
     return {key: _joined(key, [step[key] for step in steps]) for key in steps[0]}
 
 

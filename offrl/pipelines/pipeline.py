@@ -87,7 +87,8 @@ class Pipeline(Loop):
         self._num_saved = dict.fromkeys(self.algs, self.epoch)
         self._files: dict[str, list[Path]] = {name: [] for name in self.algs}
         self.last: deque[Any] = deque(maxlen=LAST)  #: The last episodes, as ``Trajectory.ended``.
-        self._forget_collected()
+        self._ended: Ended = []  # since the last training
+        self._staleness: list[int] = []
         # Explorers of higher numbers evaluate.
         self._num_exploring = config.env_num if trains else 0
         make_explorer: Any = partial(PipelineExplorer, config, self._owners, self._num_exploring)
@@ -151,10 +152,6 @@ class Pipeline(Loop):
     def _finish(self, kind: str) -> Mapping[str, float]:
         return self._logs if kind == "train" else self._collected()
 
-    def _forget_collected(self) -> None:
-        self._ended: Ended = []
-        self._staleness: list[int] = []
-
     def _receive(self) -> Trajectory:
         with self.interrupts.at_once():
             trajectory = self.broker.receive()
@@ -180,7 +177,7 @@ class Pipeline(Loop):
             "Staleness": float(np.mean(self._staleness)),
             "Lost_Explorers": len(self.broker.lost),
         }
-        self._forget_collected()
+        self._ended, self._staleness = [], []
         return logs
 
     def _train(self, ready: Sequence[str]) -> dict[str, float]:
@@ -250,7 +247,7 @@ class Pipeline(Loop):
 
 
 def newest(path: Path) -> Path:
-    """A file of weights, or the newest one in a folder of them."""
+    """Find a file of weights, or the newest one in a folder of them."""
     path = path.expanduser()
     files = [x for x in path.iterdir() if x.is_file()] if path.is_dir() else [path]
     if not files:
@@ -259,7 +256,7 @@ def newest(path: Path) -> Path:
 
 
 def _taken(method: Callable[..., Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the arguments that a user's method may have by name, those that it has."""
+    """Choose the arguments that a user's method has by name."""
     parameters = inspect.signature(method).parameters.values()
     takes_all = any(x.kind is x.VAR_KEYWORD for x in parameters)
     return known if takes_all else {x.name: known[x.name] for x in parameters if x.name in known}
@@ -271,8 +268,8 @@ def _own(x: Any) -> Any:
 
 
 def _checked_owners(alg: Any, names: Sequence[str]) -> dict[str, str]:
-    """Whose weights each agent uses, by what ``update_weights_map`` says: names of agents, or what
-    weights are called, ``{"prefix", "name"}``, which those share that are given the same."""
+    """Find whose weights each agent uses, by what ``update_weights_map`` says: names of agents, or
+    what weights are called, ``{"prefix", "name"}``, which those share that are given the same."""
     said = alg.update_weights_map([*names], [*names]) or {}
     if not isinstance(said, Mapping):
         raise ValueError(f"update_weights_map gave {shown(said)}; give a mapping, or nothing")

@@ -104,20 +104,23 @@ class Interrupts(AbstractContextManager):
         return bool(saves), int(number)
 
     @contextmanager
-    def wait(self, waits: bool = True) -> Iterator[None]:
-        """Let a stop in here wait for ``check``, or not, if ``waits`` is false."""
-        before, self._stop_waits = self._stop_waits, waits
+    def wait(self) -> Iterator[None]:
+        """Let a stop in here wait for ``check``."""
+        self._stop_waits = True
         try:
             yield
         finally:
-            self._stop_waits = before
+            self._stop_waits = False
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Let a stop in here, where others wait, take effect at once, also one that has come."""
-        with self.wait(False):
+        """Let a stop in here, where others wait, take effect at once."""
+        before, self._stop_waits = self._stop_waits, False
+        try:
             self.check()
             yield
+        finally:
+            self._stop_waits = before
 
     def promptly(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items. A stop takes effect at once while the next one is waited for."""

@@ -6,6 +6,7 @@ import runpy
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -390,7 +391,8 @@ def test_a_decorated_training_that_is_left_early_is_finished(says, trainer, tmp_
         def __exit__(self, *_):
             ended.append(self)
 
-    monkeypatch.setitem(logger.__globals__, "_wandb_run", lambda *_: Run())
+    wandb = SimpleNamespace(init=lambda **_: Run())
+    monkeypatch.setitem(logger.__globals__, "needed", lambda *_: wandb)
     records = logger(Trainer.__call__, tmp_path, project)(trainer)
     next(records)
     assert not ended

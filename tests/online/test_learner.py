@@ -13,7 +13,7 @@ from offrl.data.replay import ReplayStore
 from offrl.envs.vector import Stepped
 from offrl.online import Learner, Trainer
 from offrl.online.broker import TRIES, LocalBroker
-from offrl.online.explorer import joined
+from offrl.online.explorer import join_rounds
 from offrl.seeding import rng_state, set_rng_state
 from offrl.tree import merge
 
@@ -135,12 +135,12 @@ def test_rounds_of_several_lengths_are_joined():
             "state": state,
         }
 
-    whole = joined([segments(2, 5, torch.ones(2, 3)), segments(1, 3, None)])
+    whole = join_rounds([segments(2, 5, torch.ones(2, 3)), segments(1, 3, None)])
     assert whole["mask"].tolist() == [[True] * 4 + [False]] * 2 + [[True] * 2 + [False] * 3]
     assert whole["obs"]["flat"][2, :, 0, 0].tolist() == [0, 1, 2, 0, 0]
     assert whole["state"].tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
     assert whole["explained"] == 4
-    flat = joined([{"actions": torch.ones(3, 1)}, {"actions": torch.zeros(2, 1)}])
+    flat = join_rounds([{"actions": torch.ones(3, 1)}, {"actions": torch.zeros(2, 1)}])
     assert flat["actions"].shape == (5, 1)
 
 

@@ -17,14 +17,15 @@ FACTORIES = (
     *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn),
     *(torch.arange, torch.eye),
 )
-SHAPING = {"size", "dtype", "fill_value", "start", "end"}  # arguments of these
 REMEDY = "make its networks smaller (algo, observation.encoder), or use a machine with more memory"
 
 
 def made_within_memory(algo_name: str, device: torch.device | str, make: Callable[[], T]) -> T:
-    """Give what ``make`` returns. Raises ``ValueError`` where its tensors cannot all fit in memory,
-    before they are made: what is large is first counted on the ``meta`` device, where tensors have
-    shapes and no content."""
+    """Give what ``make`` returns; ``ValueError`` where its tensors cannot all fit in memory, which
+    is known before they are made.
+
+    What is large is first counted on the ``meta`` device, where tensors have shapes and no content.
+    """
     free = min(free_bytes("cpu"), free_bytes(device))  # made on the one, moved to the other
     before = torch.get_rng_state()
     try:
@@ -46,7 +47,7 @@ def made_within_memory(algo_name: str, device: torch.device | str, make: Callabl
 
 
 class _TooLarge(Exception):
-    """Says how much is asked for."""
+    pass
 
 
 class _Counted(TorchFunctionMode):
@@ -62,24 +63,35 @@ class _Counted(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if function in FACTORIES:
-            shape = {key: kwargs[key] for key in kwargs.keys() & SHAPING}
-            try:
-                self._sum += function(*args, **shape, device="meta").nbytes
-            except (RuntimeError, TypeError, ValueError) as error:
-                if "overflow" in str(error).lower():  # otherwise the call itself will fail
-                    raise _TooLarge("more than can be counted") from None
+            self._add(_bytes_asked(function, args, kwargs))
         elif function is torch.Tensor.clone:  # a slow copy of a network
-            self._sum += args[0].nbytes
+            self._add(args[0].nbytes)
+        return function(*args, **kwargs)
+
+    def _add(self, num_bytes: int | None) -> None:
+        if num_bytes is None:
+            raise _TooLarge("more than can be counted")
+        self._sum += num_bytes
         if self._sum > self._limit:
             raise _TooLarge(f"at least {in_bytes(self._sum)}")
-        return function(*args, **kwargs)
+
+
+def _bytes_asked(function: Callable, args: Any, kwargs: dict[str, Any]) -> int | None:
+    """Give what a tensor takes that a factory is about to make; ``None`` if that is no number."""
+    shape = {
+        k: v for k, v in kwargs.items() if k in ("size", "dtype", "fill_value", "start", "end")
+    }
+    try:
+        return function(*args, **shape, device="meta").nbytes
+    except (RuntimeError, TypeError, ValueError) as error:
+        return None if "overflow" in str(error).lower() else 0  # the call itself will fail
 
 
 def check_training_fits(
     algo_name: str, optimizers: Iterable[torch.optim.Optimizer], device: torch.device
 ) -> None:
-    """Raise ``ValueError`` where there is no room for gradients and the two moments that Adam keeps
-    of each, before the first step."""
+    """``ValueError`` before the first step where there is no room for gradients and the two moments
+    that Adam keeps of each."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     weights = sum(parameter.nbytes for group in groups for parameter in group["params"])
     free = free_bytes(device)
