@@ -120,7 +120,7 @@ class RolloutPolicy(Policy):
         self._episodes: dict[int, Episode] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process has it on the CPU, and without what only training needs."""
+        """Let another process have it on the CPU, and without what only training needs."""
         state = {**self.__dict__, "_episodes": {}}
         content = BytesIO()
         torch.save((type(self), state), content, pickle_module=_ToAct)

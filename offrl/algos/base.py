@@ -29,7 +29,7 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def check_rewards(rewards: Tensor, algo_name: str) -> None:
-    """``ValueError`` where there is nothing in the rewards to learn from."""
+    """Raise ``ValueError`` where there is nothing in the rewards to learn from."""
     if not rewards.any():
         raise ValueError(
             f"the rewards are all zero or missing, and {algo_name} learns from nothing else; label "
@@ -38,7 +38,7 @@ def check_rewards(rewards: Tensor, algo_name: str) -> None:
 
 
 class Seen(NamedTuple):
-    """What a policy sees of a step in each of ``B`` environments."""
+    """Holds all that a policy sees of a step in each of ``B`` environments."""
 
     obs: Obs  #: Raw observations ``{key: [B, T, ...]}`` with ``T = frame_stack``.
     goal: Obs | None = None  #: Raw goals ``{key: [B, ...]}``.
@@ -169,9 +169,9 @@ class PolicyAlgo(Algo):
         self._state = None
 
     def subgoal_of(self, state: Any) -> tuple[Mapping[str, Tensor], Tensor] | None:
-        """The subgoal ``{key: [B, ...]}`` that the action follows which ``act`` returned with
-        ``state``, in the units of the data, and the number of actions ``[B]`` that will follow it
-        after that one. ``None`` for policies that have no subgoals."""
+        """Give the subgoal ``{key: [B, ...]}``, in the units of the data, of the action that
+        ``act`` returned with ``state``, and the number of actions ``[B]`` that will follow it after
+        that one. ``None`` for policies that have no subgoals."""
         return None
 
 

@@ -52,7 +52,7 @@ class DiscreteBCQ(DDQN):
         }
 
     def scores(self, obs: Any) -> Tensor:
-        """Values, of the actions that the data would take."""
+        """Give the values, of the actions that the data would take."""
         log_g = masked(self.nets["imitation"](obs)[0].logits[:, 0], obs)
         ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G
         excluded = ratio < self.algo_config.threshold

@@ -23,7 +23,7 @@ class DiscreteCQL(DDQN):
     algo_config: DiscreteCQLConfig
 
     def critic_losses(self, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
-        """alpha (log sum_a exp Q(s, a) - Q(s, a_data)), and temporal differences."""
+        """Compute alpha (log sum_a exp Q(s, a) - Q(s, a_data)) and the temporal differences."""
         q = self.nets["critic"].values(batch["obs"])
         q_data = (q * batch["actions"].squeeze(1)).sum(-1, keepdim=True)
         gap = (torch.logsumexp(q, dim=-1, keepdim=True) - q_data).mean((1, 2))

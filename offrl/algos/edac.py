@@ -47,8 +47,8 @@ class EDAC(SACN):
 
 
 def mean_similarity(gradients: Tensor) -> Tensor:
-    """Cosine similarities of ``[N, B, A]`` between different critics, summed over pairs and divided
-    by ``N - 1`` (equation 4)."""
+    """Sum the cosine similarities of ``[N, B, A]`` between different critics over pairs, divided by
+    ``N - 1`` (equation 4)."""
     directions = torch.nn.functional.normalize(gradients, dim=-1)
     num = len(directions)
     with_itself = directions.square().sum((0, 2))

@@ -27,8 +27,8 @@ class XQL(IQL):
 
 
 def gumbel_loss(z: Tensor, max_clip: float) -> Tensor:
-    """``mean(exp(z) - z - 1)`` (equation 10), divided by the batch's largest exponential, or 1 if
-    that is more, for stability (the authors: or ``e^-1``)."""
+    """Compute ``mean(exp(z) - z - 1)`` (equation 10), divided by the batch's largest exponential,
+    or 1 if that is more, for stability (the authors: or ``e^-1``)."""
     z = z.clamp(max=max_clip)
     largest = z.detach().amax().clamp(min=0.0)
     return ((z - largest).exp() - z * (-largest).exp() - (-largest).exp()).mean()

@@ -98,7 +98,7 @@ class _Meta(Section):
 
 
 class PipelineConfig(Section):
-    """What such a file holds, with its defaults."""
+    """The content of such a file, with its defaults."""
 
     modules: list[str] = []
     """Modules that register the parts, found in the file's folder as well."""

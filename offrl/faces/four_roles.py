@@ -41,7 +41,7 @@ def register_roles(
 
 
 class RolesAlgo(PolicyAlgo):
-    """What offrl takes a user's ``Algorithm`` for."""
+    """An algorithm of offrl's kind that stands for a user's ``Algorithm``."""
 
     NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
     ACTIONS = ("discrete", "real-valued")

@@ -30,7 +30,7 @@ class Randomizer(nn.Module):
         return images
 
     def average(self, features: Tensor) -> Tensor:
-        """``[B * N, F]`` back to ``[B, F]``."""
+        """Average ``[B * N, F]`` over the copies: ``[B, F]``."""
         if not self.training or self.num_samples == 1:
             return features
         return features.unflatten(0, (-1, self.num_samples)).mean(1)

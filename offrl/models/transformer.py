@@ -244,7 +244,8 @@ class DecoderLayer(Layer):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, dropout: nn.Module) -> Tensor:
-    """Attention of queries ``[B, Q, H, E]`` to keys and values ``[B, M, H, E]``: ``[B, Q, H * E]``.
+    """Compute the attention of queries ``[B, Q, H, E]`` to keys and values ``[B, M, H, E]``: ``[B,
+    Q, H * E]``.
 
     hidden: true where a query does not see a key, in a shape that goes with ``[B, H, Q, M]``.
     """

@@ -54,7 +54,7 @@ class Moments:
 
 
 class RunningStatistics:
-    """What ``train.online`` asks to normalise by, and the rewards that are learned from.
+    """Statistics that ``train.online`` asks to normalise by, and the rewards that are learned from.
 
     Those of observations change between two rounds alone, so that what a policy sees while it acts
     is what it learns from. Rewards are divided by the deviation of their discounted sums, those of

@@ -1,4 +1,4 @@
-"""What learners of values share whose policy is to take the action of the highest."""
+"""The base of learners of values whose policy takes the action of the highest value."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class ActionValues(TDLearner, PolicyAlgo):
         return self.nets["critic"].values(obs).amin(0)
 
     def best_guess(self, obs: Any, goal: Any = None) -> Tensor:
-        """The policy's action, one-hot ``[B, 1, A]``."""
+        """Give the policy's action, one-hot ``[B, 1, A]``."""
         return highest(masked(self.scores(with_goal(obs, goal)), obs))[:, None]
 
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
@@ -31,6 +31,6 @@ class ActionValues(TDLearner, PolicyAlgo):
 
 
 def highest(scores: Tensor) -> Tensor:
-    """The action of the highest score, one-hot, for each row ``[B, A]``."""
+    """Choose the action of the highest score, one-hot, for each row ``[B, A]``."""
     best = scores.argmax(-1, keepdim=True)
     return torch.zeros_like(scores).scatter_(-1, best, 1.0)

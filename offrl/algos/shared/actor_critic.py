@@ -75,7 +75,8 @@ class ActorCritic(TDLearner, PolicyAlgo):
         return self.policy(self.prepare(obs, goal), state)
 
     def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
-        """The distribution of actions, for observations as networks see them, and the state."""
+        """Give the distribution of actions, for observations as networks see them, and the
+        state."""
         return self.nets["actor"](obs, None, state)
 
     def best_guess(self, obs: Any, goal: Any = None) -> Tensor:

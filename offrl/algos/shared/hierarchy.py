@@ -161,7 +161,7 @@ class Composite(Algo):
 
 
 def check_horizon(key: str, config: AlgoConfig, lengths: Sequence[int]) -> None:
-    """``ValueError`` where the subgoals of ``config[key]`` steps on are all ends of
+    """Raise ``ValueError`` where the subgoals of ``config[key]`` steps on are all ends of
     demonstrations."""
     if config[key] > max(lengths):
         raise ValueError(

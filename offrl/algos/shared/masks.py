@@ -16,6 +16,7 @@ def allowed(obs: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def masked(scores: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-    """Scores, values or logits ``[..., B, A]``, those of forbidden actions ``FORBIDDEN``."""
+    """Give scores, values or logits ``[..., B, A]``, with ``FORBIDDEN`` in the place of those of
+    forbidden actions."""
     mask = allowed(obs)
     return scores if mask is None else scores.masked_fill(~mask, FORBIDDEN)

@@ -90,8 +90,8 @@ def _bytes_asked(function: Callable, args: Any, kwargs: dict[str, Any]) -> int |
 def check_training_fits(
     algo_name: str, optimizers: Iterable[torch.optim.Optimizer], device: torch.device
 ) -> None:
-    """``ValueError`` before the first step where there is no room for gradients and the two moments
-    that Adam keeps of each."""
+    """Raise ``ValueError`` before the first step where there is no room for gradients and the two
+    moments that Adam keeps of each."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     weights = sum(parameter.nbytes for group in groups for parameter in group["params"])
     free = free_bytes(device)

@@ -55,7 +55,7 @@ class Networks(Model):
         return actions[0] if is_one else actions
 
     def _batch(self, x: Obs | Tensor) -> tuple[Obs, bool]:
-        """Observations ``{key: [B, ...]}``, and whether they were those of one environment."""
+        """Give observations ``{key: [B, ...]}``, and whether they were those of one environment."""
         obs, groups = self._algo.named(x), self._algo.obs_spec.groups["obs"]
         frames = self._algo.global_config.train.frame_stack > 1
         own = [(obs[key].ndim, len(spec.shape) + frames) for key, spec in groups.items()]
@@ -63,7 +63,8 @@ class Networks(Model):
         return map_leaves(lambda value: value[None], obs) if is_one else obs, is_one
 
     def _learned(self, a: Tensor) -> Tensor:
-        """Actions of the environment, as networks see them. Discrete ones may be one-hot."""
+        """Turn actions of the environment into those that networks see. Discrete ones may be
+        one-hot."""
         algo = self._algo
         if not algo.is_discrete or a.ndim == 1:
             return algo.learned_action(a)
