@@ -120,7 +120,7 @@ class Session:
                 waited = time.monotonic() - saved
                 if training.is_last or save.is_due(record["epoch"], waited):
                     path, saved = names.checkpoint(training.step), time.monotonic()
-                    training.save(path, resumes=False)
+                    training.save(path)
                     log.info(f"{path}")
         if names is not None:
             put_beside(names.checkpoint(training.step), names.final)

@@ -130,9 +130,6 @@ class Pipeline(Loop):
         if not self.version:
             self._publish()
         while not self.is_last:
-            if self.interrupts.saves:
-                self.save()
-                self.interrupts.saves = False
             self.interrupts.check()
             trajectory = self._receive()
             if trajectory.explorer >= self._num_exploring:
@@ -201,8 +198,8 @@ class Pipeline(Loop):
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Write what was trained since the last checkpoints."""
+    def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
+        """Let the algorithms write what was trained since their last checkpoints."""
         for name in self.algs:
             if self._num_trained[name] > self._num_saved[name]:
                 self._save(name)

@@ -12,6 +12,7 @@ from offrl.config.pipeline import PipelineConfig
 from offrl.online.trainer import summary_of
 from offrl.pipelines.pipeline import Pipeline
 from offrl.reports.plot import NO_CURVE, write_learning_curve
+from offrl.training.checkpointer import Checkpointer
 from offrl.training.interrupts import Interrupts
 from offrl.training.launch import writing
 from offrl.training.progress import Progress
@@ -67,7 +68,7 @@ def train_pipeline(
         with writing(pipeline) as logger:
             pipeline.models = pipeline.run.models
             try:
-                for _ in Progress(pipeline)(logger(pipeline())):
+                for _ in Progress(pipeline)(Checkpointer(pipeline)(logger(pipeline()))):
                     pass
             except (KeyboardInterrupt, ChildProcessError):  # between two trainings
                 pipeline.save()

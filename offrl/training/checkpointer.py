@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from offrl.outputs import keep, put
+from offrl.config.experiment import SaveConfig
 from offrl.processes import Interrupted
-from offrl.training.loop import Record, Training
+from offrl.training.loop import Loop, Record
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,10 @@ class Checkpointer:
 
     LAST_EVERY = 20  # the cost of last.pth, which is for resuming, is a twentieth of the time
 
-    def __init__(self, trainer: Training):
+    def __init__(self, trainer: Loop):
         self.trainer = trainer
-        self.config = trainer.config.experiment.save
+        # Pipelines have no such section, as their algorithms say themselves when they save.
+        self.config = getattr(trainer.config.experiment, "save", SaveConfig())
         self.best: dict[str, Any] = {
             "best_valid_loss": math.inf,
             "best_return": -math.inf,
@@ -100,16 +101,10 @@ class Checkpointer:
             self._last_written = time.monotonic()
 
     def _write_last(self) -> None:
-        run = self.trainer.run
-        if not self.config.enabled:
-            return
-        new = run.path / ".last.partial.pth"
-        self._write(new, resumes=True)
-        if run.last_checkpoint.exists():
-            keep(run.last_checkpoint, run.previous_checkpoint)
-        put(new, run.last_checkpoint)
+        if self.config.enabled:
+            self._write()
 
-    def _write(self, path: Path, resumes: bool = False) -> None:
+    def _write(self, path: Path | None = None) -> None:
         started = time.monotonic()
-        self.trainer.save(path, resumes, self.best | {"improved": sorted(self._improved)})
+        self.trainer.save(path, self.best | {"improved": sorted(self._improved)})
         self._cost = time.monotonic() - started

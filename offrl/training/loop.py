@@ -14,6 +14,7 @@ import torch
 from offrl import parallel
 from offrl.checkpoint import read_checkpoint, while_loading, write_checkpoint
 from offrl.config import Config
+from offrl.outputs import keep, put
 from offrl.reports.records import Record, Recording
 from offrl.seeding import rng_state, set_rng_state
 from offrl.training.averages import AnswerError, Averages, checked_logs
@@ -81,6 +82,11 @@ class Loop(Recording, ABC):
     @abstractmethod
     def _finish(self, kind: str) -> Mapping[str, float]:
         """Do what a record of this epoch tells of, and give its logs."""
+
+    @abstractmethod
+    def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
+        """Write what was learned, to ``path`` or, without one, to where the training goes on from,
+        with the best ``scores`` of a checkpointer."""
 
     @abstractmethod
     def _write_first(self, run: RunFolder) -> None:
@@ -248,7 +254,7 @@ class Training(Loop):
     def _write_first(self, run: RunFolder) -> None:
         if self.config.experiment.save.enabled:
             try:  # what a user's algorithm adds may not be writable, or readable
-                self.save(run.last_checkpoint)
+                write_checkpoint(run.last_checkpoint, self.state())
                 read_checkpoint(run.last_checkpoint)
             except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
                 reason = str(error).removeprefix(f"{run.last_checkpoint}: ").split(";")[0]
@@ -257,13 +263,18 @@ class Training(Loop):
                     f"{reason}; give tensors, numbers, strings, lists and dicts"
                 ) from None
 
-    def save(
-        self, path: Path, resumes: bool = True, scores: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write a checkpoint, with the best ``scores`` of a checkpointer."""
-        state = self.state(resumes)
+    def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint; without a ``path`` it is ``last.pth``, to go on from."""
+        state = self.state(resumes=path is None)
         state["variable_state"] |= scores or {}
-        write_checkpoint(path, state)
+        if path is not None:
+            write_checkpoint(path, state)
+            return
+        last, new = self.run.last_checkpoint, self.run.path / ".last.partial.pth"
+        write_checkpoint(new, state)
+        if last.exists():
+            keep(last, self.run.previous_checkpoint)
+        put(new, last)
 
     def state(self, resumes: bool = True) -> dict[str, Any]:
         """Give what a checkpoint holds; the checkpointer adds the best scores. One that only keeps

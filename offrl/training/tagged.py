@@ -84,7 +84,7 @@ class TaggedFiles:
             put_beside(kept, path)
         if self.trainer.is_last:
             if not path.exists():
-                self.trainer.save(path, resumes=False)
+                self.trainer.save(path)
             self.names.final.unlink(missing_ok=True)  # of a shorter training
             put_beside(path, self.names.final)
 
