@@ -44,8 +44,12 @@ class Logger:
         self._csv = _rewrite(run.path / "metrics.csv", [header, *map(_csv_lines, known)])
         self._text: logging.Handler | None = None
         if config.terminal_output_to_txt:
+            size, now = trainer.restored.get("log_size"), run.log_size
             with in_words(run.log_text):
-                _cut(run.log_text, trainer.restored.get("log_size"))
+                if size is not None and now > size:  # what the checkpoint does not know of
+                    os.truncate(run.log_text, size)
+                elif size is not None and now < size:
+                    log.warning(f"{run.log_text}: {size - now} bytes that were written are lost")
                 self._text = _TextLog(run.log_text)
             self._text.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger("offrl").addHandler(self._text)
@@ -136,15 +140,6 @@ class _TextLog(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         with in_words(Path(self.baseFilename)):
             raise
-
-
-def _cut(path: Path, size: int | None) -> None:
-    """Drop what was written behind ``size``; checkpoints of before offrl noted it have none."""
-    now = path.stat().st_size if path.exists() else 0
-    if size is not None and now > size:
-        os.truncate(path, size)
-    if size is not None and now < size:
-        log.warning(f"{path}: {size - now} bytes that were written are lost")
 
 
 def _rewrite(path: Path, lines: Iterable[str]) -> TextIO:

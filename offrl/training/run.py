@@ -197,7 +197,14 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
                 run.last_checkpoint.replace(run.path / "last-damaged.pth")
             with whole_file(run.last_checkpoint) as file:
                 shutil.copyfile(path, file)
-            _say_what_is_repeated(run, problems, path, state["variable_state"]["step"])
+            step = state["variable_state"]["step"]
+            reached = max((record["step"] for record in read_records(run.metrics)[0]), default=step)
+            repeated = f"steps {step + 1} to {reached} are repeated" if reached > step else ""
+            log.warning(
+                f"going on from {path.relative_to(run.path)}, step {step}: "
+                f"{repeated or 'as far as the log says, nothing is repeated'} "
+                f"({'; '.join(problems)})"
+            )
         return path, state
     raise ValueError(
         f"{run.path}: no checkpoint to go on from ({'; '.join(problems)}); train it anew: "
@@ -220,16 +227,6 @@ def check_parts(state: Mapping[str, Any], where: object) -> None:
             f"{where}: lacks {', '.join(lacking)}, so that no training goes on from it; it serves "
             "as a policy, and a new run can start from its weights (experiment.ckpt_path)"
         )
-
-
-def _say_what_is_repeated(run: RunFolder, problems: list[str], path: Path, step: int) -> None:
-    records, _ = read_records(run.metrics)
-    reached = max((record["step"] for record in records), default=step)
-    repeated = f"steps {step + 1} to {reached} are repeated" if reached > step else ""
-    log.warning(
-        f"going on from {path.relative_to(run.path)}, step {step}: "
-        f"{repeated or 'as far as the log says, nothing is repeated'} ({'; '.join(problems)})"
-    )
 
 
 def _named_by_time(folder: Path) -> Path:
