@@ -208,13 +208,13 @@ class HBC(Composite, HierarchicalAlgo):
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
         planner, actor = self.parts["planner"], self.parts["actor"]
         obs, goal, state, generators, _ = seen
-        size = len(next(iter(obs.values())))
-        # A state of zeros is a start, at which a subgoal is due.
-        left = torch.zeros(size, dtype=torch.long) if state is None else state["steps_left"].cpu()
+        if state is None:  # as a state of zeros: a start, at which a subgoal is due
+            left = torch.zeros(len(next(iter(obs.values()))), dtype=torch.long)
+            state = {"steps_left": left, "subgoal": None, "actor": None}
+        left, subgoal = state["steps_left"].cpu(), state["subgoal"]
         due = left == 0
         if generators is not None:  # rows without one are nobody's
             due &= torch.tensor([generator is not None for generator in generators])
-        subgoal = None if state is None else state["subgoal"]
         if subgoal is None or due.any():
             drawing = None
             if generators is not None:  # the others draw nothing, whoever shares their batch
@@ -222,8 +222,7 @@ class HBC(Composite, HierarchicalAlgo):
             new = self._plan(planner.seen(obs, goal), drawing)
             subgoal = new if subgoal is None else _where(due, new, subgoal)
         left = torch.where(due, self.algo_config.subgoal_update_interval, left)
-        followed = None if state is None else state["actor"]
-        action, followed = actor.act(Seen(obs, subgoal, followed, generators))
+        action, followed = actor.act(Seen(obs, subgoal, state["actor"], generators))
         left = (left - 1).clamp(min=0)
         return action, {"steps_left": left, "subgoal": subgoal, "actor": followed}
 

@@ -49,6 +49,7 @@ class Residual(SAC):
     """``nets`` are those of the correction; ``base`` is an algorithm of its own."""
 
     algo_config: ResidualConfig
+    LAYER_NORM = True
 
     base: PolicyAlgo | None = None
 
@@ -59,9 +60,6 @@ class Residual(SAC):
                 "nothing; set it to 0"
             )
         super()._create_networks()
-
-    def add_critics(self, network: type | None = None, **options: Any) -> None:
-        super().add_critics(network, layer_norm=True, **options)
 
     @classmethod
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:

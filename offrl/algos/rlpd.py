@@ -43,9 +43,7 @@ class RLPD(SAC):
     algo_config: RLPDConfig
 
     ENTROPY = -0.5
-
-    def add_critics(self, network: type | None = None, **options: Any) -> None:
-        super().add_critics(network, layer_norm=True, **options)
+    LAYER_NORM = True
 
     def update(self, batch: Batch) -> Info:
         """Train the critics, whose loss is logged, and in some updates the actor."""

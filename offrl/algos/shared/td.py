@@ -30,6 +30,8 @@ class TDLearner(ValueAlgo):
     COUNTERS: ClassVar[tuple[str, ...]] = ("num_updates",)
     #: Numbers that it may learn (``models.Scalar``), each with the network whose rate it has.
     NUMBERS: ClassVar[Mapping[str, str]] = {}
+    #: Critics normalise the outputs of each hidden layer.
+    LAYER_NORM: ClassVar[bool] = False
     #: With robomimic's complete configs, slow copies are in training mode as well.
     TRAINS_TARGETS: ClassVar[bool] = False
 
@@ -68,7 +70,7 @@ class TDLearner(ValueAlgo):
             config.layer_dims,
             num_frames=self.num_frames,
             value_bounds=config.value_bounds,
-            **({"num_critics": config.ensemble.n} | options),
+            **{"num_critics": config.ensemble.n, "layer_norm": self.LAYER_NORM, **options},
         )
         self.add_target("critic")
 
