@@ -8,7 +8,9 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from offrl.envs import say_once
 from offrl.robomimic.configs import FAST
@@ -20,16 +22,11 @@ if TYPE_CHECKING:
 REPEATED_VERSION = "1.5.2"  # of robosuite, whose code the forms repeat
 
 
-class Forms(NamedTuple):
-    """The forms by which one environment is stepped, reset and observed."""
-
-    step: Callable[[Any], Any]
-    scenes: "Scenes"
-    sensors: "Sensors"
-
-
-def choose_forms(env: Any, wanted: bool | None) -> Forms:
-    """Choose the forms of a robosuite environment, and log why, if robosuite's own code runs.
+def choose_forms(
+    env: Any, wanted: bool | None
+) -> "tuple[Callable[[np.ndarray], Any], Scenes, Sensors]":
+    """Choose the forms by which a robosuite environment is stepped, reset and observed, and log
+    why, if robosuite's own code runs.
 
     wanted: ``False`` leaves all to robosuite; ``True`` makes a warning of what is left to it.
     """
@@ -39,16 +36,13 @@ def choose_forms(env: Any, wanted: bool | None) -> Forms:
     from offrl.envs.robosuite.fast.scene import Scenes, unknown
     from offrl.envs.robosuite.fast.sensors import Sensors
 
-    why_plain = None
+    version, why_plain = robosuite.__version__, None
     if wanted is False:
         why_plain = f"env_kwargs.{FAST} is false"
     elif os.environ.get("OFFRL_FAST_SIM") == "0":
         why_plain = "OFFRL_FAST_SIM is 0"
-    elif robosuite.__version__ != REPEATED_VERSION:
-        why_plain = (
-            f"this is robosuite {robosuite.__version__}, and offrl repeats the code of "
-            f"{REPEATED_VERSION}"
-        )
+    elif version != REPEATED_VERSION:
+        why_plain = f"this is robosuite {version}, and offrl repeats the code of {REPEATED_VERSION}"
     say = functools.partial(say_once, logging.WARNING if wanted else logging.DEBUG)
     why_resets = why_plain or unknown(env)
     if why_resets is not None:
@@ -59,4 +53,4 @@ def choose_forms(env: Any, wanted: bool | None) -> Forms:
         from offrl.envs.robosuite.fast.step import FastStep  # which another version may not import
 
         step = FastStep(env, say)
-    return Forms(step, Scenes(env, why_resets is not None), Sensors(env, why_plain is None))
+    return step, Scenes(env, why_resets is not None), Sensors(env, why_plain is None)
