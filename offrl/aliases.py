@@ -14,7 +14,11 @@ from typing import Any
 MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.algos.shared.roles": "offrl.faces.algorithm",
     "offrl.config.cells": "offrl.studies.cells",
+    "offrl.config.distributed": "offrl.config.online",
+    "offrl.config.hints": "offrl.config.build",
+    "offrl.config.longer": "offrl.config.build",
     "offrl.config.study": "offrl.studies.config",
+    "offrl.config.translate": "offrl.config.pipeline",
     "offrl.data.clips": "offrl.data.formats.clips",
     "offrl.data.convert": "offrl.data.formats.convert",
     "offrl.data.d4rl": "offrl.data.formats.d4rl",

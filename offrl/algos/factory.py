@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from offrl.config import AlgoConfig, Config, config_factory
-from offrl.config.longer import with_train
+from offrl.config.build import with_train
 from offrl.lazy import torch
 from offrl.registry import ALGOS
 from offrl.specs import ObsSpec

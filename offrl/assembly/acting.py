@@ -24,7 +24,7 @@ from offrl.assembly.spaces import (
 from offrl.assembly.start import check_spaces, start_of
 from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, without_pretrained
-from offrl.config.longer import for_algo
+from offrl.config.build import for_algo
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
 from offrl.data.formats.files import find_data

@@ -15,7 +15,7 @@ from offrl.algos.shared.memory import check_training_fits
 from offrl.assembly.start import start_file
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
 from offrl.config import Config, without_pretrained
-from offrl.config.longer import for_algo
+from offrl.config.build import for_algo
 from offrl.data.datasets import open_data
 from offrl.data.formats.files import find_data
 from offrl.data.sequence import SequenceDataset

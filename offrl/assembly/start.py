@@ -10,7 +10,7 @@ from offrl.algos.shared.actor_critic import CLONING
 from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
 from offrl.config import Config, config_factory
 from offrl.config.files import find_config, find_file, read_config_file
-from offrl.config.translate import online_content
+from offrl.config.pipeline import online_content
 from offrl.data.formats.files import find_data
 from offrl.modules import allow_names
 from offrl.registry import ALGO_CONFIGS, ALGOS, shown

@@ -1,24 +1,24 @@
 """Complete configs from an algorithm's defaults and what a user says, and errors for people."""
 
+import difflib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from typing import Any, TypeVar
 
 from pydantic import ValidationError, create_model
 
 from offrl.config.algo import AlgoConfig
-from offrl.config.content import check_content, place, shown
-from offrl.config.hints import unknown_keys
+from offrl.config.content import check_content, place
 from offrl.config.schema import Config
 from offrl.config.section import Section
 from offrl.config.train import TrainConfig
 from offrl.modules import allow_names, check_allowed, names_in
-from offrl.registry import ALGO_CONFIGS, ALGOS
+from offrl.registry import ALGO_CONFIGS, ALGOS, shown
 from offrl.robomimic.configs import upgrade_config
-from offrl.tree import merge, without
+from offrl.tree import differences, leaves, merge, without
 
 log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Section)
@@ -36,6 +36,43 @@ KINDS = {"list_type": LIST, "model_type": MAP, "dict_type": MAP}
 
 # The key under which a config may name its JSON Schema, for editors. It is taken out when read.
 SCHEMA_KEY = "$schema"
+
+# Besides the length these keys may change: nothing that is learned depends on them.
+MAY_CHANGE = (
+    *("experiment.save.", "experiment.rollout.", "experiment.proxies.", "experiment.logging."),
+    *("experiment.render_video", "experiment.keep_all_videos", "experiment.video_skip"),
+    "train.online.solved_return",
+)
+OTHERWISE = "for another training start a new run from its weights (experiment.ckpt_path)"
+
+# Words of other toolkits, and the ends of the dotted paths of offrl's keys for the same thing.
+_SAME = {
+    "gamma discount_factor": "discount",
+    "lr learning_rate": "learning_rate.initial",
+    "actor_lr policy_lr actor_learning_rate": (
+        "actor.learning_rate.initial policy.learning_rate.initial"
+    ),
+    "critic_lr qf_lr critic_learning_rate": "critic.learning_rate.initial",
+    "weight_decay": "regularization.L2",
+    "tau polyak soft_target_tau": "target_tau",
+    "hidden_sizes hidden_size hidden_dims hidden_dim hidden_units hidden_layers net_arch": (
+        "actor_layer_dims actor.layer_dims policy_layer_dims layer_dims"
+    ),
+    "num_steps total_steps max_steps total_timesteps max_timesteps": "train.num_steps",
+    "n_steps steps train_steps gradient_steps epochs n_epochs max_epochs": "train.num_epochs",
+    "bs minibatch_size": "train.batch_size",
+    "n_envs": "online.num_envs",
+    "buffer_size replay_size buffer_capacity": "replay.capacity",
+    "learning_starts start_timesteps": "online.random_steps",
+    "n_critics num_critics num_qs": "ensemble.n",
+    "expectile iql_tau": "vf_quantile",
+    "grad_clip grad_clip_norm clip_grad_norm": "train.max_grad_norm",
+    "device": "train.cuda",
+    "n_obs_steps": "observation_horizon",
+    "n_action_steps": "action_horizon",
+    "chunk_size": "prediction_horizon",
+}
+WORDS = {word: ends.split() for words, ends in _SAME.items() for word in words.split()}
 
 
 def without_pretrained(config: Config) -> Config:
@@ -177,3 +214,117 @@ def _explain(error: Any) -> str:
     if error["type"] in ("value_error", "missing"):
         return f"{path}: {message}" if path else message
     return f"{path}: {message}, got {shown(error['input'])}"
+
+
+def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[str]:
+    """Write messages on unknown keys and on what may be meant, one for all keys with one hint.
+
+    keys: the path of each key. known: the config with all the keys that there are.
+    """
+    paths, algo_name = [*_dotted(known)], known.get("algo_name")
+    of_algo = [key for key in keys if key[0] == "algo"]
+    others = ", ".join(_algorithms_with(of_algo)) if of_algo else ""
+    with_hint: dict[str, list[str]] = {}
+    for key in keys:
+        hint = _hint(key, paths, algo_name)
+        if others and key in of_algo:
+            hint = f" {algo_name} has no such, but {others}; correct algo_name, or leave them out."
+        with_hint.setdefault(hint, []).append(place(*key))
+    for hint, names in with_hint.items():
+        yield f"{', '.join(names)}: unknown key{'s' if names[1:] else ''}.{hint}"
+
+
+def _algorithms_with(keys: Sequence[tuple]) -> list[str]:
+    """List the algorithms whose section has all of these keys."""
+    wanted = {".".join(map(str, key[1:])) for key in keys}
+    sections = {name: ALGO_CONFIGS[name]().to_dict() for name in ALGO_CONFIGS.names()}
+    return [name for name, section in sections.items() if wanted <= {*_dotted(section)}]
+
+
+def _hint(key: tuple, paths: Sequence[str], algo_name: str | None) -> str:
+    """Guess what was meant: offrl's word for it, the same name in another section, or a name that
+    looks alike, first in the same section. Else list the names of that section."""
+    *above, name = map(str, key)
+    words = WORDS.get(name, [])
+    for end in (*words, name):
+        same = [path for path in paths if f".{path}".endswith(f".{end}")]
+        if same:
+            return f" Did you mean {' or '.join(same[:3])}?"
+    if words:
+        return f" {algo_name or 'This file'} has no {words[-1]}."
+    anywhere = {path.split(".")[-1]: path for path in reversed(paths)}
+    siblings = {path.split(".")[-1]: path for path in paths if path.split(".")[:-1] == above}
+    for names, cutoff in ((siblings, 0.75), (anywhere, 0.8), (siblings, 0.6)):
+        if alike := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
+            return f" Did you mean {names[alike[0]]}?"
+    known = f" Known here: {', '.join(siblings)}." if siblings else ""
+    return known + (" --ignore-unknown trains without." if algo_name else "")
+
+
+def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        yield prefix + key
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) -> None:
+    """Check that a run with this ``config`` can go on with the ``new`` one, made by ``overrides``.
+    Raises ``ValueError`` for a key that would have changed the steps so far."""
+    length = "max_steps"
+    if isinstance(config, Config):
+        length = "train.num_steps" if config.train.num_steps else "train.num_epochs"
+    changed = differences(config.to_dict(), new.to_dict())
+    for key, (was, now) in changed.items():
+        if not (now and now > was if key == length else key.startswith(MAY_CHANGE)):
+            raise ValueError(
+                f"--set {key}: {shown(now)}, but the run has {shown(was)}, on which depends what "
+                f"it has learned; it can be made longer ({length}); {OTHERWISE}"
+            )
+    if not isinstance(config, Config) or "train.num_steps" not in changed:
+        return
+    # The number of steps may have decided other keys as well, which a user may say are to stay.
+    was, now = changed["train.num_steps"]
+    values, defaults = (leaves(c.to_dict()) for c in (config, config_factory(config.algo_name)))
+    followed = {"train.online.random_steps": was // 3, "experiment.epoch_every_n_steps": was}
+    for key, value in followed.items():
+        if values[key] == value != defaults[key] and key not in leaves(overrides):
+            raise ValueError(
+                f"--set train.num_steps: {now}, but {key} ({value}) followed from the {was} "
+                f"steps that the run was begun with; if it is meant as it is, say so (--set "
+                f"{key}={value}); {OTHERWISE}"
+            )
+    if config.train.online.replay.prioritized:
+        raise ValueError(
+            f"--set train.num_steps: {now}, but train.online.replay.prioritized corrects by how "
+            f"much of the training is over; {OTHERWISE}"
+        )
+
+
+class OtherLength(TrainConfig):
+    """The section ``train`` of a training that is longer now than when it was begun. Raises
+    ``ValueError`` if the length is read, as what is learned would depend on it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in ("num_epochs", "num_steps") and value is not None:
+            raise ValueError(
+                f"train.{name}: {value} is another length than the run was begun with, and what is "
+                "learned goes by it (a cosine schedule, for example, or the share of epochs that "
+                f"learn codes); put back what it was; {OTHERWISE}"
+            )
+        return value
+
+
+def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
+    """Make the config for the algorithm of a training that goes on from the checkpoint ``earlier``:
+    if the length of the training has changed since, the algorithm may not read it."""
+    then = json.loads(earlier["config"])["train"] if earlier else {}
+    lengths = {key: config.train[key] for key in ("num_epochs", "num_steps")}
+    is_same = all(then.get(key, now) == now for key, now in lengths.items())
+    return config if is_same else with_train(config, OtherLength)
+
+
+def with_train(config: Config, section: type[TrainConfig]) -> Config:
+    """Copy the config with another class for its section ``train``."""
+    return config.model_copy(update={"train": section.model_construct(**dict(config.train))})

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from offrl.config.content import shown
 from offrl.config.section import Count, FreeMap, MustBe, Section, without_effect
+from offrl.registry import shown
 
 
 class LoggingConfig(Section):

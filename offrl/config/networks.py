@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from offrl.config.content import shown
 from offrl.config.section import Count, FreeMap, Map, Section, Share, Steps
+from offrl.registry import shown
 
 
 class GaussianConfig(Section):

@@ -6,12 +6,11 @@ from typing import Any
 from pydantic import field_validator
 
 from offrl.config.algo import AlgoConfig
-from offrl.config.content import shown
-from offrl.config.distributed import DistributedConfig
 from offrl.config.experiment import ExperimentConfig
-from offrl.config.online import LONGEST_EPISODE
+from offrl.config.online import LONGEST_EPISODE, DistributedConfig
 from offrl.config.section import FreeMap, KeyLists, Map, Section
 from offrl.config.train import TrainConfig
+from offrl.registry import shown
 
 
 class ModalitiesConfig(Section):

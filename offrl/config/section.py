@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import core_schema
 
-from offrl.config.content import check_content, shown
+from offrl.config.content import check_content
+from offrl.registry import shown
 
 
 class Section(BaseModel):

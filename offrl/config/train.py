@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from offrl.config.content import shown
 from offrl.config.online import OnlineConfig
 from offrl.config.section import Bounds, Count, MustBe, Section, Share, Steps, without_effect
+from offrl.registry import shown
 
 
 class DatasetConfig(Section):

@@ -105,8 +105,8 @@ def run(args: argparse.Namespace) -> int:
         print(config.dump())
         return 0
     from offrl import parallel
+    from offrl.config.build import check_longer
     from offrl.config.files import parse_override
-    from offrl.config.longer import longer
     from offrl.config.pipeline import PipelineConfig, config_of
     from offrl.pipelines.run import evaluate_pipeline, return_line, train_pipeline
     from offrl.training import Interrupts, train
@@ -124,7 +124,9 @@ def run(args: argparse.Namespace) -> int:
             stack.callback(run.unlock)
             config = config_of(content)
             if args.set:
-                config = longer(config, reduce(merge, map(parse_override, args.set)))
+                overrides = reduce(merge, map(parse_override, args.set))
+                earlier, config = config, config_of(merge(content, overrides))
+                check_longer(earlier, config, overrides)
             elif is_finished:
                 print(f"finished: {run.path}: nothing is left to do; --set makes it longer")
                 return 0
@@ -156,8 +158,7 @@ def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
 def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
     """Read the config that the arguments describe. Returns it and its file."""
     from offrl.config.files import find_config, nested, parse_override, read_config_file
-    from offrl.config.pipeline import config_of
-    from offrl.config.translate import online_content
+    from offrl.config.pipeline import config_of, online_content
     from offrl.tree import merge
 
     if not args.config:

@@ -4,9 +4,8 @@ import logging
 
 import pytest
 
-from offrl.config.pipeline import PipelineConfig
+from offrl.config.pipeline import PipelineConfig, online_content
 from offrl.config.pipeline import config_of as config_of_any
-from offrl.config.translate import online_content
 from offrl.online import Agent, Algorithm, Environment, Registers
 
 
