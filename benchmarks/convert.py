@@ -20,10 +20,10 @@ from statistics import median
 
 import numpy as np
 
-from offrl.data.formats.clips import decode, encode
 from offrl.data.formats.convert import convert, make_plan
 from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.formats.lerobot import decode_film, encode_film
 from offrl.data.writer import DemoWriter
 from offrl.outputs import put
 
@@ -99,11 +99,11 @@ def films(source: Path, folder: Path) -> Works:
         episodes = [file.trajectory(demo, CAMERAS) for demo in file.demos()]
     images = [episode[key] for episode in episodes for key in CAMERAS]
     for i, frames in enumerate(images):
-        (folder / f"{i}.mp4").write_bytes(encode(frames, FPS))
+        (folder / f"{i}.mp4").write_bytes(encode_film(frames, FPS))
     return {
-        "coding the films alone": lambda: [encode(frames, FPS) for frames in images],
+        "coding the films alone": lambda: [encode_film(frames, FPS) for frames in images],
         "decoding the films alone": lambda: [
-            decode(folder / f"{i}.mp4", 0, len(x), FPS) for i, x in enumerate(images)
+            decode_film(folder / f"{i}.mp4", 0, len(x), FPS) for i, x in enumerate(images)
         ],
     }
 

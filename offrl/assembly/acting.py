@@ -28,10 +28,9 @@ from offrl.config.build import for_algo
 from offrl.data.computed import transformed
 from offrl.data.datasets import make_dataset
 from offrl.data.formats.files import find_data
-from offrl.data.hindsight import ACHIEVED, Hindsight
-from offrl.data.priorities import Priorities
 from offrl.data.replay import Replay, ReplayStore, bytes_needed
 from offrl.data.rollout import Rollout
+from offrl.data.sampling import ACHIEVED, Hindsight, Priorities
 from offrl.data.sequence import SequenceDataset
 from offrl.data.windows import Window
 from offrl.envs.vector import GymnasiumVector, Stepped, VectorEnv, make_vector_env

@@ -19,7 +19,7 @@ from offrl.config.build import for_algo
 from offrl.data.datasets import open_data
 from offrl.data.formats.files import find_data
 from offrl.data.sequence import SequenceDataset
-from offrl.data.sources import Source
+from offrl.data.steps import Source
 from offrl.envs import env_args_named
 from offrl.envs.rendering import renders_observations
 from offrl.modules import allow_names

@@ -14,7 +14,7 @@ from offrl.acting.episode import truth
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.config import Config, ObservationConfig
 from offrl.config.section import Map
-from offrl.data.hindsight import ACHIEVED, DESIRED, Judge
+from offrl.data.sampling import ACHIEVED, DESIRED, Judge
 from offrl.envs import env_args_named, make_env
 from offrl.envs.vector import VectorEnv
 from offrl.envs.wrappers import has_channels_first, images, wrapped

@@ -13,9 +13,8 @@ from offrl.data.demos import OF_STEPS, Demos, Episodes
 from offrl.data.formats.external import in_other_files
 from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import DemoFile, located
-from offrl.data.outliers import features, unusual
 from offrl.data.provenance import provenance_of
-from offrl.data.remarks import KEPT, Vectors, odd_image, wrong_values
+from offrl.data.remarks import KEPT, Vectors, features, odd_image, unusual, wrong_values
 from offrl.data.storage import StoredArray, bytes_on_disk
 
 SAMPLED = 64  # images of each camera that ranges are of, unless all are read

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from offrl.data.computed import returns_to_go
-from offrl.data.hindsight import Hindsight
-from offrl.data.priorities import Priorities
+from offrl.data.sampling import Hindsight, Priorities
 from offrl.data.steps import StepStore
 from offrl.data.windows import Window, WindowDataset, Windows, num_gathered
 from offrl.tree import map_leaves

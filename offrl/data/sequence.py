@@ -12,12 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.data.actions import encode_actions
-from offrl.data.computed import COMPUTED, Statistics, obs_statistics, stray_value, transformed
+from offrl.data.computed import (
+    COMPUTED,
+    Statistics,
+    encode_actions,
+    obs_statistics,
+    stray_value,
+    transformed,
+)
 from offrl.data.goals import DISCOUNT, GoalMode, Goals, make_goals
 from offrl.data.remarks import NOT_FOLLOWED, followed
-from offrl.data.sources import FileColumn, Files
-from offrl.data.steps import ArrayColumn, ConstantColumn, StepStore
+from offrl.data.steps import ArrayColumn, ConstantColumn, FileColumn, Files, StepStore
 from offrl.data.windows import Window, WindowDataset
 from offrl.specs import LANGUAGE
 from offrl.tree import gather

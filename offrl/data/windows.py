@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from offrl.data.goals import Goals
-from offrl.data.sources import FileColumn
-from offrl.data.steps import StepStore, ranges
+from offrl.data.steps import FileColumn, StepStore, ranges
 from offrl.tree import map_leaves
 
 ANY_LATER = Goals("future_uniform")

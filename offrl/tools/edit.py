@@ -199,7 +199,7 @@ COMMANDS = {
         exclusive=("--range", "--undo-range"),
     ),
     "downsample": Command(
-        "downsample.downsample",
+        "relabel.downsample",
         "make one step out of several, and lower control_freq accordingly",
         "in.hdf5 --output out.hdf5 --factor 2",
         [
@@ -215,7 +215,7 @@ COMMANDS = {
         ],
     ),
     "pixels": Command(
-        "pixels.pixels",
+        "rearrange.pixels",
         "turn images into [H, W, C] of bytes: channels first, floats, or no channel",
         "in.hdf5 --output out.hdf5",
         [option("--range", "what becomes 0 and 255", **RANGE)],

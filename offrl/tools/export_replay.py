@@ -79,7 +79,7 @@ def _export(args: argparse.Namespace) -> int:
     from offrl.checkpoint import config_from_checkpoint, env_args_of, policy_from_checkpoint
     from offrl.data.computed import received
     from offrl.data.provenance import provenance
-    from offrl.data.replayed import episodes_of
+    from offrl.data.rollout import episodes_of
     from offrl.data.writer import DemoWriter
     from offrl.robomimic.configs import env_args_for_robomimic
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from offrl.data.formats.files import open_demos
-from offrl.data.outliers import FEWEST, UNUSUAL, features, unusual
+from offrl.data.remarks import FEWEST, UNUSUAL, features, unusual
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda x: round(x, 3))
 COLUMNS = arrays.arrays(np.float64, st.integers(0, 40), elements=NUMBERS)

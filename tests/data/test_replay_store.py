@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrl.data.hindsight import Hindsight
-from offrl.data.priorities import Priorities, SumTree
 from offrl.data.replay import Replay, ReplayStore
 from offrl.data.rollout import Rollout
+from offrl.data.sampling import Hindsight, Priorities, SumTree
 from offrl.data.windows import Window
 from offrl.envs.vector import Stepped
 

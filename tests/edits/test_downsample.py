@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import arrays
 from offrl.data.storage import create
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
-from offrl.edits.downsample import downsample, slowed, summed
 from offrl.edits.edit import open_file
+from offrl.edits.relabel import downsample, slowed, summed
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offrl.edits.expressions import Condition
+from offrl.edits.selection import Condition
 
 FACTS = {"length": 40, "return": 0.5, "success": True, "seed": 7, "task": "lift", "returned": 1}
 

@@ -11,10 +11,9 @@ from hypothesis.extra.numpy import arrays
 
 from offrl.data.writer import DemoWriter
 from offrl.edits import simulated
-from offrl.edits.downsample import downsample
 from offrl.edits.edit import open_file
 from offrl.edits.rearrange import merge
-from offrl.edits.relabel import actions, from_range, parts_of, rewards, to_range
+from offrl.edits.relabel import actions, downsample, from_range, parts_of, rewards, to_range
 from offrl.normalize import axis_angle_to_rot_6d, matrix_to_axis_angle, rot_6d_to_matrix
 
 

@@ -14,15 +14,25 @@ from typing import Any
 import numpy as np
 
 from offrl.data.formats import exchange, lerobot
-from offrl.data.formats.clips import PIXELS, Film, encode
 from offrl.data.formats.exchange import Conversion, StepType
-from offrl.data.formats.lerobot import COUNTS, STATE, camera_feature, parquet
-from offrl.data.formats.lerobot_stats import Aggregate, image_statistics, statistics
+from offrl.data.formats.lerobot import (
+    COUNTS,
+    PIXELS,
+    STATE,
+    Film,
+    camera_feature,
+    encode_film,
+    parquet,
+)
 from offrl.outputs import check_space, whole_folder
 
 FILES_PER_FOLDER = 1000
 DATA_MB, VIDEO_MB = 100, 200  # of a file, before the next is begun; LeRobot's own bounds
 ROWS = 100  # episodes that are noted at once
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+RANKS = {"min": 0, **QUANTILES, "max": 1}
+SAMPLED = 100  # images of an episode, of which statistics are
+JOINED: dict[str, Any] = {"min": np.minimum, "max": np.maximum}  # all other sums are added
 
 
 def holds(key: str, step: StepType) -> bool:
@@ -66,7 +76,7 @@ def encode_episode(
         columns[lerobot.SUCCESS] = last & bool(trajectory["success"])
     films, stats = {}, {}
     for key in cameras:
-        films[camera_feature(key)] = encode(trajectory[key], fps)
+        films[camera_feature(key)] = encode_film(trajectory[key], fps)
         stats[camera_feature(key)] = image_statistics(trajectory[key])
     stats |= {name: statistics(values) for name, values in columns.items()}
     return {"columns": columns, "films": films, "stats": stats, "task": trajectory.get("task")}
@@ -298,3 +308,57 @@ def _tasks_table(tasks: Mapping[str, int]) -> Any:
     }
     table = pyarrow.table({"task_index": list(tasks.values()), "task": list(tasks)})
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+
+
+def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute statistics of each column of rows ``[T]`` or ``[T, D]``."""
+    columns = np.sort(values.reshape(len(values), -1).T.astype(np.float64))
+    last = len(values) - 1
+    found = {name: columns[:, round(share * last)] for name, share in RANKS.items()}
+    found |= {"mean": columns.mean(1), "std": columns.std(1), "count": np.array([len(values)])}
+    return found
+
+
+def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute statistics of the channels of images ``[T, H, W, 3]``, from 0 to 1: of some of the
+    images, by how often each value occurs."""
+    some = np.linspace(0, len(images) - 1, min(len(images), SAMPLED)).round().astype(int)
+    channels = np.moveaxis(images[some], -1, 0).reshape(3, -1)
+    counts = np.array([np.bincount(channel, minlength=256) for channel in channels])
+    values, last, up_to = np.arange(256) / 255, channels.shape[1] - 1, np.cumsum(counts, axis=1)
+    found = {
+        name: values[np.argmax(up_to > round(share * last), axis=1)]
+        for name, share in RANKS.items()
+    }
+    mean, square = (counts @ powers / channels.shape[1] for powers in (values, values**2))
+    found |= {"mean": mean, "std": np.sqrt(np.maximum(0, square - mean**2))}
+    return {k: v.reshape(3, 1, 1) for k, v in found.items()} | {"count": np.array([len(some)])}
+
+
+class Aggregate:
+    """The statistics of a data set, by which LeRobot's policies normalise, made of those of its
+    episodes; quantiles are means, as LeRobot's."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, dict[str, np.ndarray]] = {}
+
+    def add(self, stats: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        for name, values in stats.items():
+            count, mean = values["count"], values["mean"]
+            new = {"min": values["min"], "max": values["max"], "count": count}
+            new["square"] = count * (values["std"] ** 2 + mean**2)
+            new |= {key: count * values[key] for key in ("mean", *QUANTILES)}
+            sums = self._sums.setdefault(name, new)
+            if sums is not new:
+                for key, value in new.items():
+                    sums[key] = JOINED.get(key, np.add)(sums[key], value)
+
+    def values(self) -> dict[str, dict[str, Any]]:
+        found = {}
+        for name, sums in self._sums.items():
+            values = {key: sums[key] for key in ("min", "max", "count")}
+            values |= {key: sums[key] / sums["count"] for key in ("mean", *QUANTILES)}
+            square = sums["square"] / sums["count"]
+            values["std"] = np.sqrt(np.maximum(0, square - values["mean"] ** 2))
+            found[name] = {key: value.tolist() for key, value in values.items()}
+        return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offrl.data.formats.files import find_data, open_episodes
-from offrl.data.outliers import features, is_vectors, unusual
+from offrl.data.remarks import features, is_vectors, unusual
 from offrl.envs import make_env
 from offrl.envs.playback import blind, film_states
 from offrl.envs.rendering import needed_backend
