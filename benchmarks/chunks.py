@@ -27,9 +27,7 @@ from torch.nn import functional as F
 from offrl import RolloutPolicy, config_factory
 from offrl.acting.policy import CHUNK_ROWS
 from offrl.config.files import find_file, read_config_file
-from offrl.kernels.conv import Conv1d
-from offrl.kernels.dropout import Dropout
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Conv1d, Dropout, Linear
 from offrl.training import Trainer
 from offrl.tree import merge
 

@@ -49,8 +49,10 @@ class Kernel:
     can_be_undone: bool = True
 
 
-def on_amd(name: str, *policies: str) -> Kernel:
-    return Kernel(policies, {name: False}, {name: True})
+def on_amd(name: str, plain: Any, *policies: str) -> Kernel:
+    """On other processors as well, beside all that is used on AMD."""
+    has_all = {"offrl.kernels.layers.MKL_IS_SLOW": True}
+    return Kernel(policies, has_all | {name: plain}, has_all)
 
 
 def clip_norm_by_pytorch(gradients: list[torch.Tensor], limit: float) -> torch.Tensor:
@@ -63,8 +65,10 @@ def clip_norm_by_pytorch(gradients: list[torch.Tensor], limit: float) -> torch.T
 
 
 KERNELS = {
-    "linear": on_amd("offrl.kernels.linear.MKL_IS_SLOW", "mlp", "transformer_gmm"),
-    "ensemble": on_amd("offrl.kernels.ensemble.MKL_IS_SLOW", "cql", "iql", "sac_n"),
+    "linear": on_amd(
+        "offrl.kernels.layers.onednn_pays", lambda x, weight: False, "mlp", "transformer_gmm"
+    ),
+    "ensemble": on_amd("offrl.kernels.layers.NARROW", 0, "cql", "iql", "sac_n"),
     "first_members": Kernel(
         ("sac_n", "iql"),
         {
@@ -74,28 +78,28 @@ KERNELS = {
         },
     ),
     "dropout": Kernel(
-        ("transformer_gmm",), {"offrl.kernels.dropout.Dropout.forward": nn.Dropout.forward}
+        ("transformer_gmm",), {"offrl.kernels.layers.Dropout.forward": nn.Dropout.forward}
     ),
     "conv": Kernel(
-        ("unet", "small_unet"), {"offrl.kernels.conv.Conv1d.forward": nn.Conv1d.forward}
+        ("unet", "small_unet"), {"offrl.kernels.layers.Conv1d.forward": nn.Conv1d.forward}
     ),
     "adam": Kernel(
         ("iql", "td3_bc", "vae"),
         {
-            "offrl.kernels.adam.Adam.step": torch.optim.Adam.step,
-            "offrl.kernels.adam.Adam.zero_grad": torch.optim.Adam.zero_grad,
+            "offrl.kernels.optim.Adam.step": torch.optim.Adam.step,
+            "offrl.kernels.optim.Adam.zero_grad": torch.optim.Adam.zero_grad,
         },
     ),
-    "perceptron": on_amd("offrl.kernels.perceptron.MKL_IS_SLOW", "ppo"),
+    "perceptron": on_amd("offrl.models.trunks.tanh_layers_pay", lambda x: False, "ppo"),
     "few_rows": Kernel(
-        ("a2c", "ppo"), {"offrl.kernels.few_rows.FewRows.pays": lambda rows, num: False}
+        ("a2c", "ppo"), {"offrl.kernels.layers.FewRows.pays": lambda rows, num: False}
     ),
     "end_to_end": Kernel(
         ("a2c", "ppo"),
         {"offrl.algos.shared.policy_gradient.PolicyGradient._optimized": Algo._optimized},
     ),
-    "norm": Kernel(("ppo",), {"offrl.kernels.norm.clip_norm": clip_norm_by_pytorch}),
-    "tiny_is_zero": Kernel(("dqn", "td3"), {"offrl.kernels.adam.tiny_is_zero": nullcontext}),
+    "norm": Kernel(("ppo",), {"offrl.kernels.optim.clip_norm": clip_norm_by_pytorch}),
+    "tiny_is_zero": Kernel(("dqn", "td3"), {"offrl.kernels.optim.tiny_is_zero": nullcontext}),
     "batches": Kernel(("vae", "td3_bc"), {"offrl.data.windows.GATHERED_BYTES": 0}),
     "memory": Kernel(
         ("mlp", "cql"), {"offrl.kernels.allocator.FreedMemory": mock.MagicMock}, can_be_undone=False

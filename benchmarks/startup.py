@@ -47,13 +47,13 @@ os._exit(0)
 FIRST_STEP = """
 import os, sys
 from offrl.__main__ import main
-from offrl.kernels import adam
-step = adam.Direct.step
+from offrl.kernels import optim
+step = optim.Direct.step
 def first(self):
     step(self)
     os._exit(0)
 first.hooked = True
-adam.Direct.step = first
+optim.Direct.step = first
 sys.exit(main(sys.argv[1:]))
 """
 BARE_ACTION = (

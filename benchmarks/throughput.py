@@ -37,7 +37,7 @@ from offrl.config import Config
 from offrl.config.files import find_file, read_config_file
 from offrl.data.sequence import SequenceDataset
 from offrl.kernels.allocator import FreedMemory
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Linear
 from offrl.training import Trainer
 from offrl.tree import merge
 

@@ -27,8 +27,8 @@ from offrl.faces.environment import Augmented, Environment
 from offrl.faces.own_network import use_network
 from offrl.online.trainer import Trainer
 from offrl.training.acting import OnlineTraining
+from offrl.training.checkpointer import TaggedNames, put_beside, sha8
 from offrl.training.progress import Progress
-from offrl.training.tagged import TaggedNames, put_beside, sha8
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)

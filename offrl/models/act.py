@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Linear
 from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder, KeyEncoder, Obs, goal_frame
 from offrl.models.transformer import DecoderLayer, Layer, sines

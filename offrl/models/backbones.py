@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Linear
 from offrl.registry import BACKBONES
 
 T = TypeVar("T", bound=nn.Module)

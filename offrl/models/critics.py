@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.kernels.ensemble import affine, first_members
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Linear, affine, first_members
 from offrl.models.encoder import Encoder, Obs
 from offrl.models.heads import DeterministicHead
 from offrl.models.trunks import MLP

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from offrl.config import Section
 from offrl.config.section import options_of
-from offrl.kernels.conv import Conv1d
-from offrl.kernels.dropout import Dropout
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Conv1d, Dropout, Linear
 from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder
 from offrl.models.transformer import DecoderLayer, initialize

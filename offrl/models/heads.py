@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Linear
 from offrl.registry import HEADS
 
 MEAN_LIMIT, MAX_STD = 9.0, 7.5  # of a Gaussian: of its mean before the tanh, and of its std

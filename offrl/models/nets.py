@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from offrl.config import Section
 from offrl.config.section import options_of
-from offrl.kernels.few_rows import FewRows
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import FewRows, Linear
 from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the registries)
 from offrl.models.encoder import Encoder, Obs
 from offrl.models.trunks import EVERY_STEP, MLP, RNN, over_episodes

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.kernels.dropout import Dropout
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Dropout, Linear
 from offrl.models import heads  # noqa: F401 (it fills the registry)
 from offrl.models.encoder import Encoder
 from offrl.models.trunks import EVERY_STEP

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offrl.kernels.linear import Linear
-from offrl.kernels.perceptron import pays, tanh_layers
+from offrl.kernels.layers import Linear, tanh_layers, tanh_layers_pay
 from offrl.registry import TRUNKS
 
 EVERY_STEP = slice(None)
@@ -41,7 +40,7 @@ class MLP(nn.Module):
         return self._run(features if answers is EVERY_STEP else features[:, answers]), state
 
     def _run(self, features: Tensor) -> Tensor:
-        if not self._is_tanh or not pays(features):
+        if not self._is_tanh or not tanh_layers_pay(features):
             return self.layers(features)
         rows = features.flatten(0, 1)
         parameters = [p for layer in self._affine for p in (layer.weight, layer.bias)]

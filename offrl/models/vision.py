@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Linear
 from offrl.models.backbones import FiLMResNet
 from offrl.registry import BACKBONES, CORES, POOLINGS
 

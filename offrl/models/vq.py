@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from offrl.kernels.linear import Linear
+from offrl.kernels.layers import Linear
 from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder
 from offrl.models.heads import Generators, draw_index

@@ -18,16 +18,14 @@ from offrl.config import Config
 from offrl.kernels.allocator import FreedMemory
 from offrl.reports.plot import NO_CURVE, write_learning_curve
 from offrl.training.acting import OnlineTraining
-from offrl.training.checkpointer import Checkpointer
-from offrl.training.evaluator import Evaluator
+from offrl.training.checkpointer import Checkpointer, TaggedFiles, TaggedNames
+from offrl.training.evaluator import Evaluator, Proxies
 from offrl.training.interrupts import Interrupts
 from offrl.training.logger import Logger
 from offrl.training.loop import Loop, Record, Training
 from offrl.training.progress import Progress, success_line
-from offrl.training.proxies import Proxies
 from offrl.training.recorded import Trainer
 from offrl.training.run import RunFolder
-from offrl.training.tagged import TaggedFiles, TaggedNames
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ import programs
 import pytest
 import torch
 
-from offrl.kernels.adam import Adam, AdamW
+from offrl.kernels.optim import Adam, AdamW
 
 ALL_THAT_IS_ASKED_OF_OPTIMIZERS = """
 import sys, torch
-from offrl.kernels.adam import Adam, AdamW, RMSprop
+from offrl.kernels.optim import Adam, AdamW, RMSprop
 for kind, options in ((Adam, "fused"), (AdamW, "fused"), (RMSprop, "foreach")):
     first, second = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     optimizer = kind([first], **{options: True})

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from offrl.kernels.conv import Conv1d
+from offrl.kernels.layers import Conv1d
 
 
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from offrl.kernels.dropout import Dropout
+from offrl.kernels.layers import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from offrl.algos.shared.optim import clip_gradients
-from offrl.kernels.adam import Adam, AdamW, RMSprop
-from offrl.kernels.end_to_end import EndToEnd, joined, parts_of
+from offrl.kernels.optim import Adam, AdamW, EndToEnd, RMSprop, joined, parts_of
 
 OPTIMIZERS = {"adam": (Adam, torch.optim.Adam), "adamw": (AdamW, torch.optim.AdamW)}
 OPTIMIZERS["rmsprop"] = (RMSprop, torch.optim.RMSprop)

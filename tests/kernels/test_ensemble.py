@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from offrl.kernels import ensemble
-from offrl.kernels.ensemble import affine, first_members
+from offrl.kernels import layers
+from offrl.kernels.layers import affine, first_members
 
 SIZES = st.integers(1, 9)
 
@@ -28,7 +28,7 @@ def test_each_member_is_linear(num_members, rows, size_in, size_out, mkl_is_slow
 
     results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ensemble, "MKL_IS_SLOW", mkl_is_slow)
+        patch.setattr(layers, "MKL_IS_SLOW", mkl_is_slow)
         for layer in (affine, one_by_one):
             y = layer(*inputs)
             results.append((y, *torch.autograd.grad(y.square().sum(), inputs)))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from offrl.config import EncoderConfig
-from offrl.kernels import few_rows
-from offrl.kernels.few_rows import FewRows
+from offrl.kernels import layers
+from offrl.kernels.layers import FewRows
 from offrl.models import ActorValue
 from offrl.specs import ObsKey, ObsSpec
 
@@ -45,7 +45,7 @@ def test_weights_are_those_of_now():
 
 def test_many_rows_are_left_to_pytorch(monkeypatch):
     rows = FewRows(layers_of(5, 64, 3), "tanh")
-    monkeypatch.setattr(few_rows, "LARGEST", 64 * 5 * 2)
+    monkeypatch.setattr(layers, "SMALL_PRODUCT", 64 * 5 * 2)
     assert rows.pays(2) and not rows.pays(3)
 
 
@@ -56,7 +56,7 @@ def policy(head, **options):
 
 @pytest.mark.parametrize("head", ["categorical", "free_gaussian"])
 def test_samples_have_the_policys_distribution(head, monkeypatch):
-    monkeypatch.setattr(few_rows, "LARGEST", 2**40)
+    monkeypatch.setattr(layers, "SMALL_PRODUCT", 2**40)
     torch.manual_seed(0)
     net = policy(head)
     obs = {"x": torch.randn(1, 1, 4).expand(40000, 1, 4)}

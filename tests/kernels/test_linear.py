@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from offrl.kernels import linear
-from offrl.kernels.linear import Linear
+from offrl.kernels import layers
+from offrl.kernels.layers import Linear
 
 SIZES = st.integers(1, 40)
 
@@ -17,8 +17,8 @@ SIZES = st.integers(1, 40)
 @pytest.fixture(autouse=True, scope="module")
 def small_products_go_to_onednn_too():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "SMALLEST", 0)
-        patch.setattr(linear, "MKL_IS_SLOW", True)
+        patch.setattr(layers, "LARGE_PRODUCT", 0)
+        patch.setattr(layers, "MKL_IS_SLOW", True)
         yield
 
 
@@ -100,8 +100,8 @@ def test_a_traced_network_is_plain_pytorch():
 
 def test_small_products_and_other_processors_are_left_to_pytorch(monkeypatch):
     x, weight = torch.randn(3, 4), torch.randn(5, 4)
-    monkeypatch.setattr(linear, "SMALLEST", 3 * 4 * 5)
-    assert linear.pays(x, weight) == hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    assert not linear.pays(x[1:], weight)
-    monkeypatch.setattr(linear, "MKL_IS_SLOW", False)
-    assert not linear.pays(x, weight)
+    monkeypatch.setattr(layers, "LARGE_PRODUCT", 3 * 4 * 5)
+    assert layers.onednn_pays(x, weight) == hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    assert not layers.onednn_pays(x[1:], weight)
+    monkeypatch.setattr(layers, "MKL_IS_SLOW", False)
+    assert not layers.onednn_pays(x, weight)

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from offrl.kernels import perceptron
+from offrl.kernels import layers
 from offrl.models.trunks import MLP
 
 
 @pytest.mark.parametrize("num_rows", [3, 200])
 @pytest.mark.parametrize("layer_dims", [[64], [64, 32], [16, 16, 16]])
 def test_outputs_and_gradients_are_pytorchs(layer_dims, num_rows, monkeypatch):
-    monkeypatch.setattr(perceptron, "MKL_IS_SLOW", True)
+    monkeypatch.setattr(layers, "MKL_IS_SLOW", True)
     torch.manual_seed(0)
     trunk = MLP(5, layer_dims, "tanh")
     x = torch.randn(num_rows, 2, 5, requires_grad=True)
@@ -29,10 +29,10 @@ def test_outputs_and_gradients_are_pytorchs(layer_dims, num_rows, monkeypatch):
 
 
 def test_what_is_traced_has_layers_that_others_can_read(monkeypatch):
-    monkeypatch.setattr(perceptron, "MKL_IS_SLOW", True)
+    monkeypatch.setattr(layers, "MKL_IS_SLOW", True)
     trunk = MLP(3, [4], "tanh")
-    layers = nn.Sequential(trunk, _First())
-    traced = torch.jit.trace(layers, torch.zeros(2, 1, 3), strict=False)
+    network = nn.Sequential(trunk, _First())
+    traced = torch.jit.trace(network, torch.zeros(2, 1, 3), strict=False)
     assert "aten::tanh" in str(traced.inlined_graph)
 
 

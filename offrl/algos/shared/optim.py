@@ -39,7 +39,7 @@ class Learning:
     ) -> Tensor | None:
         """Move the weights of a network down the gradient of a loss, and its learning rate if that
         counts steps. Returns the squared norm of the gradient, if it is clipped or measured."""
-        from offrl.kernels.end_to_end import parts_of
+        from offrl.kernels.optim import parts_of
 
         optimizer, parameters = self.optimizers[name], self.parameters[name]
         optimizer.zero_grad()
@@ -82,7 +82,7 @@ def make_optimizer(
 ) -> "torch.optim.Optimizer":
     """Make an optimizer that moves all parameters in one kernel per step;
     ``regularization.L2`` is the weight decay."""
-    from offrl.kernels.adam import Adam, AdamW, RMSprop
+    from offrl.kernels.optim import Adam, AdamW, RMSprop
 
     classes = {"adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
     options: dict[str, Any] = {"foreach" if config.optimizer_type == "rmsprop" else "fused": True}
@@ -148,7 +148,7 @@ def clip_gradients(
 ) -> Tensor:
     """Clip the gradient at a norm of ``limit``. Returns its norm then, or that of each member of an
     ensemble."""
-    from offrl.kernels.norm import clip_norm, total_norm
+    from offrl.kernels.optim import clip_norm, total_norm
 
     own = getattr(net, "clip_gradients", None)
     if callable(own):

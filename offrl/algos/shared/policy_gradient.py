@@ -122,7 +122,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         )
 
     def _optimized(self, name: str) -> "Iterable[torch.nn.Parameter]":
-        from offrl.kernels.end_to_end import EndToEnd
+        from offrl.kernels.optim import EndToEnd
 
         own = super()._optimized(name)
         # Of its loss all of it is part. (cuDNN wants the weights of an RNN in an order of its own.)
@@ -131,7 +131,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         """Take over what ``serialize`` returned, also when parameters did not lie end to end."""
-        from offrl.kernels.end_to_end import joined
+        from offrl.kernels.optim import joined
 
         if "policy" in state.get("optimizers", {}) and not self.algo_config.memory.enabled:
             own = joined(state["optimizers"]["policy"])

@@ -25,7 +25,7 @@ class Average:
         """Move towards the weights, behind a step of the ``optimizer`` of these ``parameters``."""
         if not self._config.enabled:
             return
-        from offrl.kernels.end_to_end import parts_of
+        from offrl.kernels.optim import parts_of
 
         step = self._num_steps.get(optimizer, 0)
         self._num_steps[optimizer] = step + 1
