@@ -1,5 +1,4 @@
-"""The base of every ``algo`` section of a config, and the sections that several algorithms share,
-with robomimic's key names."""
+"""The base of all sections ``algo``, and sections that algorithms share, named as in robomimic."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -27,11 +26,9 @@ class LearningRateConfig(Section):
     initial: float = Field(1e-4, ge=0)
     """Learning rate at the start."""
     decay_factor: float = Field(0.1, ge=0)
-    """Factor on the rate at each epoch of epoch_schedule ("multistep"), or in all until the one
-    epoch named there ("linear")."""
+    """Factor on the rate at each epoch of epoch_schedule, or until the one there ("linear")."""
     epoch_schedule: list[Count] = []
-    """Epochs at which the rate falls ("multistep"), or the one epoch until which it falls
-    ("linear"). Empty: it stays."""
+    """Epochs at which the rate falls, or the one until which it falls ("linear"). Empty: none."""
     scheduler_type: Literal["multistep", "linear", "cosine", "constant", "constant_with_warmup"] = (
         "multistep"
     )
@@ -106,8 +103,7 @@ def adamw(weight_decay: float, **learning_rate: Any) -> OptimConfig:
 
 
 def while_acting(online: dict[str, Any], **train: Any) -> dict[str, Any]:
-    """Make the ``DEFAULTS`` of an algorithm that learns while it acts, of ``train.online`` and
-    other keys of ``train``."""
+    """Make the ``DEFAULTS`` of an algorithm that learns while it acts, of keys of ``train``."""
     return {"experiment": {"epoch_every_n_steps": 1000}, "train": {"online": online, **train}}
 
 
@@ -174,8 +170,7 @@ class WeightedCriticConfig(CriticConfig):
 
 class DistributionalConfig(Section):
     enabled: bool = False
-    """Let one critic learn how likely each return is, whatever ensemble.n says. Needs
-    value_bounds."""
+    """Let one critic, whatever ensemble.n, learn how likely each return is. Needs value_bounds."""
     num_atoms: int = Field(51, ge=2)
     """Number of returns that get a probability, between value_bounds."""
 
@@ -204,8 +199,7 @@ class TDConfig(AlgoConfig):
     infinite_horizon: bool = False
     """Let the last reward of an episode that ended be received for ever."""
     target_tau: Share = 0.005
-    """Share of the way to the trained networks that the target networks go in each update: 1 copies
-    them."""
+    """Share of the way to the trained networks that target networks go in an update. 1: all."""
     critic: CriticConfig = CriticConfig()
     """Networks that estimate values."""
 

@@ -91,8 +91,7 @@ def without_pretrained(config: Config) -> Config:
 def config_from_content(content: Mapping[str, Any], ignore_unknown: bool = False) -> Config:
     """Make the complete config of what a config file holds (``read_config_file``).
 
-    Its key ``algo_name`` says of which algorithm it is. Raises ``ValueError`` as ``config_factory``
-    does.
+    Its key ``algo_name`` names the algorithm. Raises ``ValueError`` as ``config_factory`` does.
 
     ignore_unknown: leave out keys that there are not, of a fork of robomimic, say, with a warning.
     """

@@ -1,5 +1,4 @@
-"""The values that a config may hold, wherever it comes from: maps, lists, text, numbers, true,
-false, null."""
+"""The values that any config may hold: maps, lists, text, numbers, true, false, null."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -28,8 +28,7 @@ class SaveConfig(Section):
     enabled: bool = True
     """Write checkpoints. If false, there is not even a last.pth to resume from."""
     every_n_seconds: float | None = Field(None, ge=0)
-    """Seconds between two checkpoints, which are kept at the end of an epoch. null: time does not
-    matter."""
+    """Seconds between two checkpoints, kept at the end of an epoch. null: time does not matter."""
     every_n_epochs: Count | None = 50
     """Number of epochs between two checkpoints. null: epochs do not matter."""
     epochs: list[Count] = []
@@ -40,8 +39,7 @@ class SaveConfig(Section):
     """Keep a checkpoint whenever the mean return in the simulator is the highest so far."""
     on_best_rollout_success_rate: bool = True
     """Keep a checkpoint whenever the success rate in the simulator is the highest so far. Of equal
-    success rates the higher mean return counts, and it alone where the environment reports no
-    success."""
+    ones the higher mean return counts, and it alone where the environment reports no success."""
 
     def is_due(self, epoch: int, seconds: float) -> bool:
         """Say whether a checkpoint is kept at the end of an epoch, so long after the last one."""
@@ -87,8 +85,7 @@ class RolloutConfig(Section):
     """Infer a chunk while the one before is played, and leave out its actions that are past when it
     comes. If false, the robot stands still for latency_ms."""
     control_freq: float | None = Field(None, gt=0)
-    """Steps of the environment in a second, by which latency_ms counts. null: the control_freq of
-    robosuite's env_kwargs."""
+    """Steps of the environment in a second, for latency_ms. null: robosuite's control_freq."""
     timeout: float = Field(300.0, gt=0)
     """Seconds without an answer after which a simulator counts as hung."""
     video_episodes: int = Field(3, ge=0)
@@ -96,8 +93,7 @@ class RolloutConfig(Section):
 
 
 class ProxiesConfig(Section):
-    """Evaluation without an environment every ``rate`` epochs, on the held-out demonstrations with
-    ``validate``."""
+    """Evaluation without an environment every ``rate`` epochs."""
 
     enabled: bool = False
     """Measure the policy on recorded data, without an environment: on the held-out demonstrations
@@ -105,8 +101,7 @@ class ProxiesConfig(Section):
     rate: Count = 1
     """Number of epochs between two measurements."""
     fqe_steps: int = Field(0, ge=0)
-    """Number of training steps of fitted Q evaluation, which starts anew each time. 0: no fitted Q
-    evaluation."""
+    """Training steps of fitted Q evaluation, which starts anew each time. 0: no such evaluation."""
 
 
 with warnings.catch_warnings():
@@ -117,8 +112,7 @@ with warnings.catch_warnings():
         name: str = "test"
         """Name of the experiment: its folder below train.output_dir."""
         validate: bool = False  # type: ignore[assignment]
-        """Measure the loss on held-out demonstrations after each epoch. Needs
-        train.hdf5_validation_filter_key."""
+        """Measure the loss on the data of train.hdf5_validation_filter_key after each epoch."""
         logging: LoggingConfig = LoggingConfig()
         """Logs, and the places that they go to."""
         save: SaveConfig = SaveConfig()
@@ -128,9 +122,8 @@ with warnings.catch_warnings():
         validation_epoch_every_n_steps: Count | None = 10
         """Batches of a validation. null: one pass over the held-out data."""
         env: str | None = None
-        """Name of the environment to evaluate in, and to act in where train.num_steps is set:
-        gymnasium's, ALE/... for Atari's games, or a task of Meta-World or robosuite. null: the one
-        that the data was recorded in."""
+        """Name of the environment to evaluate and, with train.num_steps, act in: gymnasium's,
+        ALE/... (Atari), or a task of Meta-World or robosuite. null: that of the data."""
         additional_envs: list[str] | None = None
         """Names of more environments to evaluate in. null: no others."""
         render: bool = False

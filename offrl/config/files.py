@@ -59,8 +59,7 @@ def find_config(path: str | Path, beside: Path = Path()) -> Path:
     """Find a config as ``find_file`` does, and log which file it is where that is not plain: it is
     not the path as given, or another config of that name is here or ships with this offrl.
 
-    A config that ships comes before one below ``configs/`` here, as config and code of one version
-    belong together.
+    A config that ships comes before one below ``configs/`` here, as it is of the code's version.
     """
     try:
         found = find_file(path, *FOLDERS, beside=beside)

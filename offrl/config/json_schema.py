@@ -19,8 +19,7 @@ UNKNOWN = object()
 def config_schema() -> dict[str, Any]:
     """Make the schema of the configs of all algorithms: ``algo_name`` says which keys ``algo`` has.
 
-    Every key has its type, its limits, its default and a description. The section of a user's own
-    algorithm may hold any keys.
+    Every key has its type, limits, default and description. A user's own algorithm may have any.
     """
     classes = {name: ALGO_CONFIGS[name] for name in ALGO_CONFIGS.names()}
     sections = {name: section_schema(cls()) for name, cls in classes.items()}
@@ -64,8 +63,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def section_schema(defaults: Section) -> dict[str, Any]:
-    """Make the schema of the class of a section and of those in it, without references, with its
-    content as the defaults."""
+    """Make the schema of a section and those in it, without references; its values are defaults."""
     section = type(defaults)
     with warnings.catch_warnings():
         # Of defaults that are a Map; all of them are replaced.

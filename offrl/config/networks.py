@@ -35,8 +35,7 @@ class GMMConfig(Section):
     std_activation: Literal["softplus", "exp"] = "softplus"
     """Function that makes the network's output a standard deviation."""
     low_noise_eval: bool = True
-    """Draw a Gaussian at random in evaluation, but take an action next to its mean. If false, the
-    action is drawn at random as well."""
+    """Act next to the mean of a random Gaussian in evaluation. If false, draw from that."""
 
 
 class VAEDecoderConfig(Section):
@@ -62,8 +61,7 @@ class VAEPriorConfig(Section):
     categorical_dim: Count = 10
     """Number of classes of each latent."""
     categorical_gumbel_softmax_hard: bool = False
-    """Give the decoder one class exactly in training. If false, a mixture of classes that depends
-    on the temperature."""
+    """Give the decoder one class exactly in training. If false, a mixture, by the temperature."""
     categorical_init_temp: float = Field(1.0, gt=0)
     """Temperature of that mixture in the first epoch."""
     categorical_temp_anneal_step: float = 0.001
@@ -78,8 +76,7 @@ class VAEPriorConfig(Section):
 
 class VAEConfig(Section):
     enabled: bool = False
-    """Let the network be a conditional variational autoencoder (VAE), which draws actions, or
-    subgoals."""
+    """Let the network be a conditional variational autoencoder (VAE) of actions or subgoals."""
     latent_dim: Count = 14
     """Number of latents."""
     latent_clip: float | None = Field(None, gt=0)
@@ -129,8 +126,7 @@ class RNNConfig(Section):
     open_loop: bool = False
     """Look only at the first observation of each horizon."""
     kwargs: FreeMap = Map(bidirectional=False)
-    """More options of the recurrent layers: bidirectional and bias (true or false), dropout (0 to
-    1)."""
+    """More options of these layers: bidirectional and bias (true or false), dropout (0 to 1)."""
 
     @field_validator("kwargs")
     @classmethod
@@ -169,22 +165,18 @@ class TransformerConfig(Section):
     supervise_all_steps: bool = False
     """Learn the action of every step of the context, not only the last one."""
     nn_parameter_for_timesteps: bool = True
-    """Learn positions as one parameter, whose start is zero. If false, as a table with a random
-    start."""
+    """Learn positions as a parameter, zero at first. If false, as a table, random at first."""
     pred_future_acs: bool = False
-    """Predict the next context_length actions, from the current one on. Needs
-    supervise_all_steps."""
+    """Predict context_length actions, from the current one on. Needs supervise_all_steps."""
     causal: bool = True
-    """Let a step of the context see itself and those before it alone. If false, each sees all of
-    them."""
+    """Let a step of the context see itself and those before it alone. If false, it sees all."""
 
 
 class CommonNetConfig(Section):
     std_activation: Literal["softplus", "exp"] = "softplus"
     """Function that makes the network's output a standard deviation."""
     low_noise_eval: bool = True
-    """Act without noise in evaluation (a mixture: next to the mean of a random mode). If false,
-    actions are drawn at random."""
+    """Act without noise in evaluation (mixtures: next to a random mean). If false, at random."""
     use_tanh: bool = False
     """Squash the whole distribution by a tanh, not only its mean, or means."""
 
@@ -222,8 +214,7 @@ class LayersConfig(Section):
     layer_dims: list[Count] = [300, 400]
     """Sizes of the hidden layers."""
     max_gradient_norm: float | None = Field(None, gt=0)
-    """Largest norm of the network's gradient, of each critic's for itself. null: as
-    train.max_grad_norm says."""
+    """Largest norm of the network's gradient, or of each critic's. null: train.max_grad_norm."""
 
 
 class ActorConfig(LayersConfig):

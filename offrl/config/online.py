@@ -15,21 +15,17 @@ class ReplayConfig(Section):
     """Number of observations that are kept, one for each step and one more for each end of an
     episode. The oldest make room for new ones."""
     prioritized: bool = False
-    """Draw steps by how wrong their values were when last learned from (prioritised experience
-    replay), instead of all alike."""
+    """Draw steps by how wrong their values were when last learned from (prioritised replay)."""
     priority_exponent: Share = 0.6
     """Weight of priorities (alpha). 0: all steps alike."""
     correction_exponent: Share = 0.4
-    """Share of the bias of priorities that is corrected at the start (beta). It rises to 1 at the
-    end of the training."""
+    """Share of the bias of priorities that is corrected at the start (beta). It is 1 at the end."""
     demo_share: Share | None = 0.5
-    """Share of each batch that is drawn from the demonstrations in train.data, if there are any.
-    null: their share of all steps."""
+    """Share of each batch that is drawn from train.data, if any. null: its share of all steps."""
     hindsight_share: Share = 0.0
     """Share of the steps of a batch that were taken whose goal is replaced by one that was reached
-    later in the episode (hindsight experience replay). The environment shows observations
-    achieved_goal and desired_goal, and has gymnasium-robotics' compute_reward, which must take many
-    goals at once."""
+    later in the episode (hindsight experience replay). The environment shows achieved_goal and
+    desired_goal, and has gymnasium-robotics' compute_reward, for many goals at once."""
     saved: bool = True
     """Write the steps into last.pth, so that a resumed run goes on with the same bits. If false,
     checkpoints are smaller, and a resumed run begins with an empty replay: before it learns again
@@ -41,8 +37,7 @@ class WrapperConfig(Section):
     """A wrapper around an environment, with arguments."""
 
     wrapper: str
-    """Import path of a subclass of gymnasium.Wrapper, gymnasium.wrappers.ReshapeObservation for
-    example."""
+    """Import path of a gymnasium.Wrapper, for example gymnasium.wrappers.ReshapeObservation."""
     kwargs: FreeMap = Map()
     """Its arguments. Lists are given as tuples."""
 
@@ -58,26 +53,22 @@ class OnlineConfig(Section):
     """Number of updates in a round. null: one for each step of an environment. Algorithms that
     learn only from the steps of the round say themselves how many."""
     random_steps: int = Field(0, ge=0)
-    """Number of first steps, in which actions are drawn at random and nothing is learned. Unless a
-    config says it, they are at most a third of num_steps. Algorithms that learn only from the steps
-    of the round have none."""
+    """Number of first steps, in which actions are random and nothing is learned. By default at most
+    a third of num_steps. Algorithms that learn only from the steps of the round have none."""
     warmup_steps: int = Field(0, ge=0)
-    """Number of first steps in which nothing is learned, random_steps among them. After those the
-    policy acts by itself."""
+    """Number of first steps without learning: random_steps, and then those of the policy itself."""
     horizon: Steps | None = None
     """Number of steps after which an episode is cut off. null: the environment's own limit, or 500
     steps in tasks of robosuite and Meta-World, which have none."""
     terminate_on_success: bool = True
     """End an episode when the environment says that the task is solved."""
     solved_return: float | None = None
-    """Mean return of the last episodes at which the training ends early, as the task counts as
-    solved. null: it never does."""
+    """Mean return of the last episodes at which the task is solved and the training ends."""
     solved_episodes: Count = 100
     """Number of last episodes whose mean return solved_return is held against."""
     agent: str | None = None
-    """An agent of your own that chooses the actions to learn from, as module.Name; the module
-    enters it with offrl.online.Registers. Evaluations act by the policy itself. null: the policy
-    explores as its algorithm does."""
+    """An agent of your own (module.Name) that chooses the actions to learn from; the module enters
+    it with offrl.online.Registers. Evaluations act by the policy. null: the algorithm explores."""
     agent_config: FreeMap = Map()
     """Arguments of that agent."""
     normalize_obs: bool = False
@@ -92,8 +83,7 @@ class OnlineConfig(Section):
     it begins a new episode in a new process. An explorer on Ray is replaced."""
     wrappers: list[str | WrapperConfig] | None = None
     """gymnasium's wrappers, or your own, around each environment, the first one innermost: import
-    paths, or {wrapper: path, kwargs: {...}} with arguments. null: those of the checkpoint that the
-    training starts from."""
+    paths, or {wrapper: path, kwargs: {...}} with arguments. null: those of experiment.ckpt_path."""
     replay: ReplayConfig = ReplayConfig()
     """Earlier steps that are kept."""
 

@@ -46,8 +46,7 @@ class AgentPara(Section):
     agent_num: Count = 1
     """Number of agents in each environment."""
     agent_config: FreeMap = Map()
-    """What agents are made with. Its key max_steps is the number of steps of the longest trajectory
-    (128)."""
+    """Arguments of agents; max_steps is the number of steps of the longest trajectory (128)."""
 
     @field_validator("agent_config")
     @classmethod
@@ -117,8 +116,7 @@ class PipelineConfig(Section):
     max_steps: Count = 100_000
     """Steps in all environments together."""
     mode: Literal["train", "evaluate", "train_with_evaluate"] = "train"
-    """train; evaluate (act without exploring); or train with another explorer beside, which
-    evaluates."""
+    """train; evaluate (act without exploring); or train, with one more explorer that evaluates."""
     checkpoint: str | None = None
     """File of weights to begin with."""
     episodes: Count = 20

@@ -25,8 +25,7 @@ class ModalitiesConfig(Section):
     """Names of the observations that the policy sees, by their modality: low_dim (vectors), rgb,
     depth, scan or one of your own."""
     goal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])
-    """Names of the observations of the goal that the policy sees, by their modality. See
-    train.goal_mode."""
+    """Names of the observations of the goal that the policy sees (train.goal_mode), by modality."""
     subgoal: KeyLists = Map(low_dim=[], rgb=[], depth=[], scan=[])
     """Names of the observations of a subgoal, which a planner proposes, by their modality."""
 
@@ -47,12 +46,10 @@ class EncoderConfig(Section):
     """The encoder of the observations of one modality."""
 
     core_class: str | None = None
-    """Network that turns an observation into features: VisualCore, VisualCoreLanguageConditioned,
-    NatureCNN, ScanCore, or one of your own (my_module.my_core). null: none, the observation is
-    joined with the others as it is."""
+    """Network from an observation to features: VisualCore, VisualCoreLanguageConditioned,
+    NatureCNN, ScanCore or your own (my_module.my_core). null: none, the observation stays."""
     core_kwargs: FreeMap = Map()
-    """Options of that network, for example backbone_class, pool_class and feature_dimension of
-    VisualCore."""
+    """Options of that network: backbone_class, pool_class, feature_dimension of VisualCore, ..."""
     obs_randomizer_class: str | list[str] | None = None
     """Random changes of images in training, one or a list in their order: CropRandomizer,
     ColorRandomizer, GaussianNoiseRandomizer, or one of your own. null: none."""
@@ -111,20 +108,17 @@ class MetaConfig(Section):
     hp_base_config_file: str | None = None
     """Written by robomimic's hyperparameter scans. It changes nothing here."""
     hp_keys: list[str] = []
-    """Keys that a hyperparameter scan of robomimic varied. offrl study shows it, with
-    meta.hp_values."""
+    """Keys that a scan of robomimic's varied. offrl study shows them, with meta.hp_values."""
     hp_values: list[Any] = []
     """The values of meta.hp_keys in this config."""
     provenance: FreeMap = Map()
-    """Written by a training: the commit, versions of packages, and fingerprints of the data. You
-    need not set it."""
+    """Written by a training: the commit, versions of packages, and fingerprints of the data."""
 
 
 class Config(Section):
     """All settings of a training. ``config_factory`` makes one.
 
-    Its sections are ``experiment``, ``train``, ``algo``, ``observation``, ``distributed`` and
-    ``meta``.
+    Sections: ``experiment``, ``train``, ``algo``, ``observation``, ``distributed`` and ``meta``.
     """
 
     algo_name: str
@@ -134,8 +128,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     """Data, batches, and the length of the training."""
     algo: AlgoConfig = AlgoConfig()
-    """Settings of the algorithm: its networks, losses, optimizers and learning rates. Its keys
-    depend on algo_name."""
+    """Settings of the algorithm, by algo_name: its networks, losses, optimizers, learning rates."""
     observation: ObservationConfig = ObservationConfig()
     """Observations that the policy sees, and their encoders."""
     distributed: DistributedConfig = DistributedConfig()
@@ -145,8 +138,7 @@ class Config(Section):
 
     def follow_online(self, said: Mapping[str, Any]) -> None:
         """Set what follows from acting while learning, where ``said`` has no such key: evaluations
-        in episodes as long as those that are learned from, and no more random steps than leave two
-        thirds of all to learn from."""
+        in episodes as long as in learning, and random steps for a third of all at most."""
         online, num_steps = self.train.online, self.train.num_steps
         if "horizon" not in said.get("experiment", {}).get("rollout", {}):
             self.experiment.rollout.horizon = online.horizon or LONGEST_EPISODE

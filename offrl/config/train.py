@@ -14,13 +14,11 @@ class DatasetConfig(Section):
     path: str
     """File or folder of demonstrations, or minari:NAME for one of Minari's datasets."""
     filter_key: str | None = None
-    """Train on the demonstrations under this filter key of the file. null: as train.hdf5_filter_key
-    says."""
+    """Train on the demonstrations under this filter key. null: train.hdf5_filter_key."""
     demo_limit: Count | None = None
     """Number of demonstrations to use, from the first one on. null: all of them."""
     top_share: float | None = Field(None, gt=0, le=1)
-    """Use only this share of the demonstrations, those with the highest returns: 0.1 is the best
-    tenth. null: all of them."""
+    """Share of the demonstrations to use, the best by return: 0.1 is the best tenth. null: all."""
     weight: float = Field(1.0, gt=0)
     """Relative frequency with which samples of this dataset are drawn. See
     train.normalize_weights_by_ds_size."""
@@ -29,8 +27,7 @@ class DatasetConfig(Section):
     key: str | None = None
     """Name of the environment in the logs. null: the name of its task."""
     lang: str | None = None
-    """Instruction that the demonstrations follow, a sentence. null: none, or the embedding lang_emb
-    that the file holds."""
+    """Instruction of the demonstrations, a sentence. null: none, or lang_emb in the file."""
 
 
 class ActionConfig(Section):
@@ -38,9 +35,8 @@ class ActionConfig(Section):
     """Scale the actions for training, "min_max" to [-1, 1], "gaussian" to mean 0 and standard
     deviation 1. The policy undoes it. null: leave them as they are."""
     format: Literal["rot_6d", "rot_axis_angle", "rot_euler", "discrete"] | None = None
-    """Meaning of the numbers. "rot_6d": a rotation in six numbers, which is turned into
-    convert_at_runtime while acting. "discrete": an integer from 0 on. Other values change
-    nothing."""
+    """Meaning of the numbers. "rot_6d": a rotation in six numbers, turned into convert_at_runtime
+    while acting. "discrete": an integer from 0 on. Others change nothing."""
     convert_at_runtime: Literal["rot_axis_angle", "rot_euler"] = "rot_axis_angle"
     """Form in which the environment takes a rotation of the format "rot_6d"."""
     num_actions: Count | None = None
@@ -63,8 +59,7 @@ class RewardsConfig(Section):
     """Least and largest reward; others are set to these. null: no limits."""
     normalization: Literal["min_max", "gaussian", "return"] | None = None
     """ "min_max" maps rewards to [0, 1], "gaussian" to mean 0 and standard deviation 1; "return"
-    divides them so that the returns of demonstrations are at most 1 apart. null: no
-    normalisation."""
+    divides them so that the returns of demonstrations are at most 1 apart. null: no change."""
     scale: float = Field(1.0, gt=0)
     """Factor on the normalised reward."""
     shift: float = 0.0
@@ -96,8 +91,7 @@ class TrainConfig(Section):
     """Data, batches, rewards, and the length of the training."""
 
     data: list[DatasetConfig] | None = None
-    """Data to train on: a path, a map with a path, or a list of either. null: offrl train takes it
-    from --dataset."""
+    """Data to train on: a path, a map with a path, or a list of either. null: that of --dataset."""
     output_dir: str = "runs"
     """Folder for runs: OUTPUT_DIR/NAME/TIMESTAMP."""
     model_dest: str | None = None
@@ -115,32 +109,25 @@ class TrainConfig(Section):
     hdf5_use_swmr: bool = True
     """Read a file also while another program is writing it."""
     hdf5_load_next_obs: bool = False
-    """Load the observations that follow each step, too. Unless the config says it, this is true for
-    algorithms that need them."""
+    """Load the observation after each step, too. By default true where an algorithm needs it."""
     hdf5_normalize_obs: bool = False
-    """Normalise vector observations to mean 0 and standard deviation 1. The policy does the same
-    while acting."""
+    """Normalise vector observations to mean 0 and standard deviation 1, also while acting."""
     hdf5_filter_key: str | None = None
-    """Train on the demonstrations under this filter key, for example "train". null: all
-    demonstrations."""
+    """Train on the demonstrations under this filter key, for example "train". null: all of them."""
     hdf5_validation_filter_key: str | None = None
-    """Validate on the demonstrations under this filter key, for example "valid". null: there are
-    none."""
+    """Validate on the demonstrations under this filter key, for example "valid". null: on none."""
     seq_length: Steps = 1
     """Number of successive steps in a sample, from the current one on. Unless the config says it,
     the algorithm chooses: the horizon of an RNN, for example."""
     pad_seq_length: bool = True
-    """Repeat the last step of a demonstration, so that samples near its end are complete. If false,
-    such samples are left out."""
+    """Repeat a demonstration's last step to complete samples at its end. If false, omit them."""
     frame_stack: Steps = 1
     """Number of latest observations that the policy sees at once. Unless the config says it, the
     algorithm chooses: the context length of a Transformer, for example."""
     pad_frame_stack: bool = True
-    """Repeat the first step of a demonstration, so that samples near its start are complete. If
-    false, such samples are left out."""
+    """Repeat a demonstration's first step to complete samples at its start. If false, omit them."""
     dataset_keys: list[str] = ["actions", "rewards", "dones"]
-    """Arrays to load of each step besides observations. Unless the config says it, those that the
-    algorithm needs are added."""
+    """Arrays to load besides observations. By default also those that the algorithm needs."""
     action_keys: Annotated[list[str], Field(min_length=1)] = ["actions"]
     """Keys of the file that together make the action, in this order."""
     action_config: dict[str, ActionConfig] = {"actions": ActionConfig()}
@@ -148,19 +135,16 @@ class TrainConfig(Section):
     rewards: RewardsConfig = RewardsConfig()
     """Rewards in training: scale * normalised(clipped(reward)) + shift."""
     goal_mode: Literal["last", "future_uniform", "future_geometric", "mixture"] | None = None
-    """Goal of a sample. "last": the last observation of its demonstration. "future_uniform": a
-    later one of it, all equally likely. "future_geometric": a later one, near ones more likely
-    (train.goal_discount). "mixture": any observation, as train.goal_shares says. null: there are no
-    goals."""
+    """Goal of a sample. "last": the last observation of its demonstration. "future_uniform": any
+    later one. "future_geometric": a later one, near ones more likely (train.goal_discount).
+    "mixture": any observation (train.goal_shares). null: none."""
     goal_shares: GoalSharesConfig = GoalSharesConfig()
     """Shares of the kinds of goals, for goal_mode "mixture"."""
     goal_discount: float = Field(0.99, gt=0, lt=1)
-    """Factor on the probability of a goal for each step that it lies ahead, for goal_mode
-    "future_geometric" and "mixture"."""
+    """Factor on a goal's probability for each step ahead ("future_geometric" and "mixture")."""
     goal_rewards: bool = False
-    """Learn to reach goals, whatever the rewards of the data: the reward is 0 where the current
-    observation is the goal, which ends the episode, and -1 in every other step. Needs goal_mode
-    "mixture"."""
+    """Learn to reach goals, whatever rewards the data has: the reward is 0 where the observation is
+    the goal, which ends the episode, and -1 in all others. Needs goal_mode "mixture"."""
     data_format: Annotated[
         str, MustBe("robomimic", "turn other data into HDF5 files of robomimic's layout")
     ] = without_effect("robomimic")
@@ -182,8 +166,7 @@ class TrainConfig(Section):
     ema: EMAConfig = EMAConfig()
     """An average of the weights to act with."""
     mask_padded_steps: bool = True
-    """Let padded steps count for nothing in a loss. If false, they count as recorded ones do, as in
-    robomimic."""
+    """Let padded steps count for nothing in a loss. If false, they count, as in robomimic."""
 
     @model_validator(mode="after")
     def _goals_agree(self) -> "TrainConfig":

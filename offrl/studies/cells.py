@@ -68,8 +68,7 @@ class Plan:
 
     beside: the folder of the study's file, where its configs and data are looked for.
 
-    Raises ``ValueError`` for files of one entry that differ in their seeds, where a study would
-    train them all with its own.
+    Raises ``ValueError`` for files of one entry with unlike seeds, if the study has its own.
     """
 
     def __init__(self, study: StudyConfig, beside: Path):
@@ -214,8 +213,7 @@ def _text(value: Any) -> str:
 
 
 def data_path(data: DatasetEntry, beside: Path) -> Path:
-    """Say where a dataset is, seen from the working folder if it is in there, or will be, if
-    ``collect`` makes it."""
+    """Say where a dataset is, or where ``collect`` makes it, seen from the working folder."""
     given = Path(data.path).expanduser()
     own = beside / given
     if re.match(r"\w+:", data.path):  # no path, but a name, such as one of Minari's

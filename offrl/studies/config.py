@@ -1,5 +1,4 @@
-"""The content of a study file: trainings for a grid of configs, datasets, settings and seeds
-(``offrl study``)."""
+"""The content of a study file: trainings for a grid of configs, datasets, settings and seeds."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +42,7 @@ class ConfigEntry(Entry):
     KEY = "config"
 
     config: str
-    """A config file: beside the study file, else one that ships with offrl. Several with a * in the
-    name are one entry each."""
+    """A config file: beside the study file, else one that ships. Each match of a * is an entry."""
 
     @model_validator(mode="after")
     def _is_one(self) -> "ConfigEntry":
@@ -59,11 +57,9 @@ class DatasetEntry(Entry):
     path: str
     """The file: beside the study file, else from the working folder."""
     collect: str | None = None
-    """Arguments of offrl collect that make the file where it is missing, for example --env
-    PickPlaceCan --n 200 --noise 0.1."""
+    """Arguments of offrl collect that make a missing file, such as --env PickPlaceCan --n 200."""
     returns: Bounds | None = None
-    """The returns that reports count as 0 and as 100, such as those of a random policy and of an
-    expert. null: returns as they are."""
+    """Returns that count as 0 and as 100, such as of a random policy and an expert. null: as is."""
 
     @property
     def called(self) -> str:
@@ -108,8 +104,7 @@ class SearchConfig(Section):
     set: FreeMap = Map()
     """Settings of its trainings."""
     space: dict[str, dict[str, Space]]
-    """For each config, by its name, the keys that are searched: a list of values, or low and
-    high."""
+    """By the name of a config, the keys that are searched: a list of values, or low and high."""
 
 
 class StudyConfig(Section):

@@ -40,8 +40,7 @@ PROGRAM = (
 
 
 class LocalTraining:
-    """A cell's training in a process of its own, which ends with this one. Its messages go to
-    ``log.txt`` in the cell's folder.
+    """A cell's training in a process that ends with this one; its messages go to ``log.txt``.
 
     num_threads: the threads that it computes with.
     modules: the folder where modules of a user's own lie.
@@ -94,8 +93,7 @@ Job = LocalTraining | RemoteTraining
 
 @dataclass
 class CellRunner:
-    """Trains the cells of a study. A cell has one run folder for ever: it goes on there until it is
-    finished."""
+    """Trains the cells of a study. A cell has one run folder for ever, and goes on there."""
 
     output: Path  #: The folder of the study.
     num_jobs: int  #: The trainings that run at a time, at most.
@@ -190,8 +188,7 @@ class CellRunner:
                     job.close()
 
     def problem(self, cell: Cell) -> str:
-        """Say why a cell cannot be trained; empty if it can. Raises ``ValueError`` if it was begun
-        with other settings."""
+        """Say why a cell cannot be trained, if so; ``ValueError`` if begun with other settings."""
         folder = self.output / cell.name
         run = read_run(folder)
         if run is None or cell.problem:  # which is none of a training that came to its end before
@@ -226,8 +223,7 @@ class CellRunner:
             return str(error)
 
     def _noted(self, cell: Cell, why: str) -> str:
-        """Write down why a cell failed, if it did: a cell whose tests are done has not. Returns the
-        reason."""
+        """Write down and return why a cell failed, if so: one whose tests are done has not."""
         folder = self.output / cell.name
         run = read_run(folder)
         if run and run.is_finished:

@@ -27,8 +27,7 @@ def search(plan: Plan, runner: CellRunner) -> dict[str, SearchResult]:
     come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is worse than the
     median of the earlier ones after as many epochs is pruned. The best training is the one whose
     last evaluation has the highest success rate, of equal ones the highest return. All is kept in
-    ``search.db``, by which an interrupted search goes on, until a cell has begun with what it
-    found.
+    ``search.db``, by which an interrupted search goes on, until a cell begins with its result.
     """
     optuna = needed("optuna", "tune", "a search needs Optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -194,8 +193,7 @@ class _Search:
 
     def _evaluations(self, cell: Cell, has_ended: bool = False) -> dict[int, float]:
         """Give what the search maximises, by the epoch: the score of evaluations; of trainings
-        without any the validation loss, the smaller the better, or the return of the episodes of an
-        epoch."""
+        without any the negative validation loss, or the return of episodes."""
         run = read_run(self.output / cell.name)
         if run is None:
             return {}
@@ -207,8 +205,7 @@ class _Search:
 
 
 def _score(logs: Mapping[str, float]) -> float:
-    """Give the success rate, if any is reported, and of equal ones the return: it adds less than
-    one episode's success."""
+    """Give the success rate, if any; the return adds less than one episode's success."""
     share = 0.5 + math.atan(logs["Return"]) / math.pi
     return logs.get("Success_Rate", 0.0) + share / (2 * logs["n"])
 
