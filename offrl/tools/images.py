@@ -19,12 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--dataset", required=True, help="HDF5 file with states and model_file")
     add("--output", required=True, help="the HDF5 file to write")
-    add(
-        "--cameras",
-        nargs="*",
-        default=["agentview"],
-        help="cameras to render, any number of them (default: agentview)",
-    )
+    cameras = "cameras to render, any number of them (default: agentview)"
+    add("--cameras", nargs="*", default=["agentview"], help=cameras)
     add(
         "--size",
         nargs="+",
@@ -38,11 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also render depth maps: the depth buffer from 0 (near) to 1 (far), not metres",
     )
-    add(
-        "--segmentation",
-        choices=("instance", "class", "element"),
-        help="also render which object each pixel shows",
-    )
+    kinds = ("instance", "class", "element")
+    add("--segmentation", choices=kinds, help="also render which object each pixel shows")
     add("--shaped", action="store_true", help="replace the rewards by the task's dense rewards")
     add(
         "--done",

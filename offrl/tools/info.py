@@ -22,11 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", metavar="DATA|RUN|CHECKPOINT")
     add("--json", action="store_true", help="print everything as JSON")
-    add(
-        "--ranges",
-        action="store_true",
-        help="read all images to find their ranges, not only a sample",
-    )
+    add("--ranges", action="store_true", help="read all images for their ranges, not only a sample")
     add_options(parser, "--follow-links")
 
 

@@ -13,14 +13,10 @@ from offrl.outputs import whole_folder
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "results",
-        nargs="+",
-        metavar="RUN_OR_STUDY",
-        help="run folders, folders of studies or of reports, or folders that hold runs or studies",
-    )
-    add("--output", type=Path, required=True, help="the folder to write")
     add("--title", default="Report", help="the heading (default: Report)")
+    add("--output", type=Path, required=True, help="the folder to write")
+    places = "run folders, folders of studies or of reports, or folders that hold runs or studies"
+    add("results", nargs="+", metavar="RUN_OR_STUDY", help=places)
 
 
 def run(args: argparse.Namespace) -> int:
