@@ -1,7 +1,7 @@
 """robomimic's checkpoints, read and written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,32 +84,27 @@ def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for algorithms and combinations that robomimic does not build."""
-    algo = config["algo"]
-    if any(c.get("format") == "discrete" for c in config["train"]["action_config"].values()):
-        raise ValueError("robomimic has no policy for discrete actions")
+def _refusals(algo_name: str, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reasons for which robomimic does not build an algorithm with such a config."""
+    algo, train = config["algo"], config["train"]
+    if any(c.get("format") == "discrete" for c in train["action_config"].values()):
+        yield "robomimic has no policy for discrete actions"
     if algo_name not in ROBOMIMIC_ALGOS:
-        raise ValueError(f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}")
-    if algo_name in PLANNING and config["train"]["frame_stack"] > 1:
-        raise ValueError(
-            "robomimic's planners see one frame, and this one sees train.frame_stack "
-            f"{config['train']['frame_stack']}"
-        )
+        yield f"robomimic has no {algo_name}; it has {', '.join(ROBOMIMIC_ALGOS)}"
+    if algo_name in PLANNING and train["frame_stack"] > 1:
+        frames = train["frame_stack"]
+        yield f"robomimic's planners see one frame, and this one sees train.frame_stack {frames}"
     if algo.get("latent_subgoal", {}).get("enabled"):
-        raise ValueError("robomimic's latent subgoals (algo.latent_subgoal.enabled) do not work")
+        yield "robomimic's latent subgoals (algo.latent_subgoal.enabled) do not work"
     place, algo = ("algo.actor", algo["actor"]) if "latent_subgoal" in algo else ("algo", algo)
     heads, trunks = (
-        [name for name in names if algo.get(name, {}).get("enabled")]
+        [f"{place}.{name}.enabled" for name in names if algo.get(name, {}).get("enabled")]
         for names in (("gaussian", "vae"), ("rnn", "transformer"))
     )
     if heads and trunks:
-        raise ValueError(
-            f"robomimic has no policy with {place}.{heads[0]}.enabled and "
-            f"{place}.{trunks[0]}.enabled"
-        )
-    if algo_name in PLANNING and config["train"]["hdf5_normalize_obs"]:
-        raise ValueError(
+        yield f"robomimic has no policy with {heads[0]} and {trunks[0]}"
+    if algo_name in PLANNING and train["hdf5_normalize_obs"]:
+        yield (
             "robomimic's subgoals are never normalised, and this planner's are; train it with "
             "train.hdf5_normalize_obs=false"
         )
@@ -117,15 +112,15 @@ def _check_robomimic_has(algo_name: str, config: Mapping[str, Any]) -> None:
         sees_goals = any(config["observation"]["modalities"]["goal"].values())
         others = algo["scheduler"], algo["temporal_ensemble"]
         if algo["unet"] != {"enabled": True, **UNET} or others != (None, None) or sees_goals:
-            raise ValueError(
+            yield (
                 f"robomimic's diffusion policy has always a U-Net of these sizes, {UNET} "
                 "(algo.unet), DDPM or DDIM (algo.scheduler null), algo.temporal_ensemble null, and "
                 "no goals"
             )
-    if "transformer" in trunks and not algo["transformer"].get("causal", True):
-        raise ValueError(f"robomimic has no policy with {place}.transformer.causal false")
-    if "gaussian" in heads and algo["gaussian"]["use_tanh"]:
-        raise ValueError(f"robomimic has no policy with {place}.gaussian.use_tanh")
+    if f"{place}.transformer.enabled" in trunks and not algo["transformer"].get("causal", True):
+        yield f"robomimic has no policy with {place}.transformer.causal false"
+    if f"{place}.gaussian.enabled" in heads and algo["gaussian"]["use_tanh"]:
+        yield f"robomimic has no policy with {place}.gaussian.use_tanh"
 
 
 def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
@@ -134,7 +129,12 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     averaged, ``nets`` should have the averages, which are then the only weights."""
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
-    _check_robomimic_has(content["algo_name"], json.loads(content["config"]))
+    config = json.loads(content["config"])
+    for why in _refusals(content["algo_name"], config):
+        raise ValueError(why)
+    ema = config["train"].pop("ema", None)  # which robomimic's diffusion policy has in algo
+    if content["algo_name"] == DIFFUSION:
+        config["algo"]["ema"] = {"enabled": ema["enabled"], "power": ema["power"] or 0.75}
     statistics = {
         name: map_leaves(lambda x: x.tolist(), content[name])
         for name in ("obs_normalization_stats", "action_normalization_stats")
@@ -151,7 +151,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     state = content["variable_state"]
     return {
         "model": _exported(content["model"], nets),
-        "config": _config_for_robomimic(content["config"]),
+        "config": json.dumps(config, indent=4),
         "algo_name": content["algo_name"],
         "env_metadata": env_args and env_args_for_robomimic(env_args),
         # robomimic joins the observations in the order of this map.
@@ -164,15 +164,6 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         },
         **statistics,
     }
-
-
-def _config_for_robomimic(config: str) -> str:
-    """Move ``train.ema`` of a config to where robomimic's diffusion policy has it."""
-    content = json.loads(config)
-    ema = content["train"].pop("ema", None)
-    if content["algo_name"] == DIFFUSION:
-        content["algo"]["ema"] = {"enabled": ema["enabled"], "power": ema["power"] or 0.75}
-    return json.dumps(content, indent=4)
 
 
 def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:
