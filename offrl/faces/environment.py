@@ -36,6 +36,10 @@ class Environment(gymnasium.Wrapper):
     play: Show each step in a window, where there is a display.
     """
 
+    #: The mean return of episodes at which the task is solved and a training in it ends:
+    #: ``train.online.solved_return``, or what gymnasium knows. ``None``: it goes on.
+    env_solution: float | None
+
     def __init__(self, cfgs: Configs, play: bool = False):
         super().__init__(gymnasium.Env())  # until init_env says which
         self.play = play
@@ -56,9 +60,7 @@ class Environment(gymnasium.Wrapper):
             getattr(env.spec, "reward_threshold", None),
             config.train.online.solved_return,
         )
-        #: The mean return of episodes at which the task is solved and a training in it ends:
-        #: ``train.online.solved_return``, or what gymnasium knows. ``None``: it goes on.
-        self.env_solution: float | None = known if given is None else given
+        self.env_solution = known if given is None else given
         self._seed_spaces(env)
         return env
 
