@@ -122,19 +122,10 @@ class Explorer(Collector):
             data = packed(self.alg, rollout, self.alg.process_batch_for_training(rollout))
         else:
             data = self.buffer.take()
-        trajectory = Trajectory(
-            self.number,
-            self.life,
-            self._num_given,
-            self._version,
-            as_arrays(data),
-            self.step - step,
-            self.agent.num_steps - num_actions,
-            ended,
-            moments,
-            time.time(),
-            self.num_hung,
-        )
+        known = self.number, self.life, self._num_given, self._version
+        made = self.step - step, self.agent.num_steps - num_actions
+        when = time.time()
+        trajectory = Trajectory(*known, as_arrays(data), *made, ended, moments, when, self.num_hung)
         self._num_given += 1
         return trajectory
 

@@ -12,7 +12,7 @@ from offrl.acting.episode import finite, truth
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
-from offrl.pipelines.registers import PipelineParts
+from offrl.pipelines.registers import parts_of
 from offrl.processes import foreign
 from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 
@@ -56,7 +56,7 @@ class PipelineExplorer:
         key = (self.number, self.life, int(self._explores))
         seed = np.random.SeedSequence(config.train.seed, spawn_key=key).generate_state(1)[0]
         seed_everything(int(seed))
-        parts = PipelineParts(config)
+        parts = parts_of(config)
         self.env = parts.environment()
         self.agents = {name: parts.agent(self.env, parts.algorithm()) for name in self._owners}
         with suppress(AttributeError):  # it may have no spaces
@@ -80,18 +80,8 @@ class PipelineExplorer:
             set_rng_state(self._rng)
             data, num_steps, ended = self._explore()
             self._rng = rng_state()
-        trajectory = Trajectory(
-            explorer=self.number,
-            life=self.life,
-            number=self._num_given,
-            version=self._version,
-            data=data,
-            num_steps=num_steps,
-            num_actions=num_steps,
-            ended=ended,
-            moments={},
-            ready=time.time(),
-        )
+        known = self.number, self.life, self._num_given, self._version
+        trajectory = Trajectory(*known, data, num_steps, num_steps, ended, {}, time.time())
         self._num_given += 1
         return trajectory
 

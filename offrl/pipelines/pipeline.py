@@ -20,7 +20,7 @@ from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.trainer import summary_of
 from offrl.pipelines.explorer import PipelineExplorer
-from offrl.pipelines.registers import PipelineParts
+from offrl.pipelines.registers import parts_of
 from offrl.registry import did_you_mean, shown
 from offrl.reports.records import Record, read_records
 from offrl.seeding import seed_everything
@@ -65,7 +65,7 @@ class Pipeline(Loop):
         self.models: Path | None = None if run is None else run.models
         self.checkpoint: Path | None = None  #: The newest one.
         seed_everything(config.train.seed)
-        parts, names = PipelineParts(config), config.agent_para.names
+        parts, names = parts_of(config), config.agent_para.names
         alg = parts.algorithm()
         self._owners = _checked_owners(alg, names)
         first, *others = dict.fromkeys(self._owners.values())

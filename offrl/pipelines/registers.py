@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 from torch import nn
@@ -73,40 +73,41 @@ def MLP(model_info: Mapping[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(dims[-1], model_info["action_dim"]))
 
 
-class PipelineParts:
-    """The parts that a config names. ``ValueError`` for what is not known, with what is."""
+class PipelineParts(NamedTuple):
+    """Makes the parts that a config names."""
 
-    def __init__(self, config: PipelineConfig):
-        import_all(config.modules)
-        self.config, env_name = config, config.env_para.env_name
-        if PARTS["environment"].get(env_name) is None and env_name in gymnasium.registry:
-            make = PARTS["environment"].register(env_name)
-            make(lambda env_info: GymEnv({"name": env_name, **env_info}))
-        named = {
-            "alg_para.alg_name": ("algorithm", config.alg_para.alg_name),
-            "env_para.env_name": ("environment", env_name),
-            "agent_para.agent_name": ("agent", config.agent_para.agent_name),
-            "model_para.actor.model_name": ("model", config.model_para.actor["model_name"]),
-        }
-        allow_names([*named.values()])
-        found = {}
-        for path, (kind, name) in named.items():
-            try:
-                found[kind] = PARTS[kind][name]
-            except ValueError as error:
-                said = f"modules: {', '.join(config.modules)}" if config.modules else "no modules"
-                ours = ALGO_CONFIGS.names() if kind == "algorithm" else []
-                near = " A Learner trains it." if name in ours else did_you_mean(name, ours)
-                raise ValueError(f"{path}: {error}{near} (The file names {said}.)") from None
-        self._found = found
+    algorithm: Callable[[], Any]
+    environment: Callable[[], Any]
+    agent: Callable[[Any, Any], Any]  #: Of an environment and an algorithm.
 
-    def algorithm(self) -> Any:
-        return self._found["algorithm"](
-            self.config.model_para.actor, self.config.alg_para.alg_config
-        )
 
-    def environment(self) -> Any:
-        return self._found["environment"](self.config.env_para.env_info)
-
-    def agent(self, env: Any, alg: Any) -> Any:
-        return self._found["agent"](env, alg, self.config.agent_para.agent_config)
+def parts_of(config: PipelineConfig) -> PipelineParts:
+    """Find the parts that a config names. Raises ``ValueError`` for one that is not known, with
+    those that are."""
+    import_all(config.modules)
+    alg, env, agent = config.alg_para, config.env_para, config.agent_para
+    actor, env_name = config.model_para.actor, env.env_name
+    if PARTS["environment"].get(env_name) is None and env_name in gymnasium.registry:
+        make = PARTS["environment"].register(env_name)
+        make(lambda env_info: GymEnv({"name": env_name, **env_info}))
+    named = {
+        "alg_para.alg_name": ("algorithm", alg.alg_name),
+        "env_para.env_name": ("environment", env_name),
+        "agent_para.agent_name": ("agent", agent.agent_name),
+        "model_para.actor.model_name": ("model", actor["model_name"]),
+    }
+    allow_names([*named.values()])
+    found = {}
+    for path, (kind, name) in named.items():
+        try:
+            found[kind] = PARTS[kind][name]
+        except ValueError as error:
+            said = f"modules: {', '.join(config.modules)}" if config.modules else "no modules"
+            ours = ALGO_CONFIGS.names() if kind == "algorithm" else []
+            near = " A Learner trains it." if name in ours else did_you_mean(name, ours)
+            raise ValueError(f"{path}: {error}{near} (The file names {said}.)") from None
+    return PipelineParts(
+        partial(found["algorithm"], actor, alg.alg_config),
+        partial(found["environment"], env.env_info),
+        lambda env, alg: found["agent"](env, alg, agent.agent_config),
+    )

@@ -11,38 +11,29 @@ from offrl import parallel
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.trainer import summary_of
 from offrl.pipelines.pipeline import Pipeline
-from offrl.reports.plot import NO_CURVE, write_learning_curve
+from offrl.reports.plot import write_learning_curve
 from offrl.training.checkpointer import Checkpointer
 from offrl.training.interrupts import Interrupts
-from offrl.training.launch import writing
+from offrl.training.launch import Result, writing
 from offrl.training.progress import Progress
 from offrl.training.run import RunFolder
 
 
 @dataclass
-class PipelineResult:
-    """What became of a training, and where its files are."""
+class PipelineResult(Result):
+    """The result of a training of a user's own parts, and where its files are."""
 
-    run: RunFolder
-    checkpoint: Path | None  #: The last one; ``None`` if nothing was trained.
-    learning_curve: Path | None
     steps: int
     trainings: int
     last: Mapping[str, float]  #: The ``Return`` of the last episodes.
-    problems: list[str]  #: What went wrong although the training went on to its end.
-    is_measured = True  # by the training itself
 
     def describe(self) -> dict[str, object]:
-        """The lines that ``offrl train`` prints at the end, by their labels."""
+        lines = super().describe()
+        del lines["video"]
         trained = f"trained {self.trainings} time{'' if self.trainings == 1 else 's'}"
-        lines = {
-            "result": f"{return_line(self.last)}, {self.steps} steps, {trained}",
-            "run folder": self.run.path,
-            "checkpoint": self.checkpoint or "none, as nothing was trained",
-            "learning curve": self.learning_curve or NO_CURVE,
-            "TensorBoard": f"tensorboard --logdir {self.run.logs}",
-        }
-        return lines | ({"problems": "; ".join(self.problems)} if self.problems else {})
+        lines["result"] = f"{return_line(self.last)}, {self.steps} steps, {trained}"
+        lines["checkpoint"] = self.checkpoint or "none, as nothing was trained"
+        return lines
 
 
 def train_pipeline(
@@ -77,10 +68,9 @@ def train_pipeline(
     run = pipeline.run
     curve = write_learning_curve(run)
     run.write_config(config, is_finished=True)
-    return PipelineResult(
-        *(run, pipeline.checkpoint, curve, pipeline.step, pipeline.epoch),
-        *(summary_of([*pipeline.last]), pipeline.problems),
-    )
+    files = run, pipeline.checkpoint, None, curve, None, ""
+    done = pipeline.step, pipeline.epoch, summary_of([*pipeline.last])
+    return PipelineResult(*files, pipeline.problems, *done)
 
 
 def evaluate_pipeline(config: PipelineConfig) -> dict[str, float]:
