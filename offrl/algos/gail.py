@@ -11,7 +11,6 @@ from typing import Any, Literal
 from offrl import models
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.ppo import PPO, PPOConfig
-from offrl.algos.shared.imitation import Imitator
 from offrl.algos.shared.policy_gradient import one_optimizer
 from offrl.algos.shared.td import frames_from
 from offrl.config import Count, NonNegative, Section
@@ -47,8 +46,9 @@ class GAILConfig(PPOConfig):
 
 
 @register_algo(GAILConfig)
-class GAIL(Imitator, PPO):
+class GAIL(PPO):
     algo_config: GAILConfig
+    NEEDS_DEMOS = True
 
     def _create_networks(self) -> None:
         super()._create_networks()

@@ -12,7 +12,6 @@ from typing import Any
 
 from offrl.algos.base import register_algo
 from offrl.algos.sac import SAC, SACConfig
-from offrl.algos.shared.imitation import Imitator
 from offrl.algos.shared.td import TDLearner
 
 
@@ -22,8 +21,11 @@ class SQILConfig(SACConfig):
     infinite_horizon: bool = True
 
 
-class RewardedDemos(Imitator, TDLearner):
-    """Gives the steps of demonstrations the reward 1, and all others 0."""
+class RewardedDemos(TDLearner):
+    """Gives the steps of demonstrations the reward 1, and all others 0. ``is_demo`` ``[B, 1]`` of a
+    batch says which these are."""
+
+    NEEDS_DEMOS = True
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         rewards = batch["is_demo"].expand(batch["rewards"].flatten(1).shape)

@@ -129,6 +129,11 @@ class Experiment:
         batch = dataset.get_batch(torch.zeros(1, dtype=torch.long, device=dataset.device))
         with self._naming_the_data():
             algo.obs_spec.process(batch["obs"], "obs")
+            if algo.NEEDS_DEMOS:
+                raise ValueError(
+                    f"train.num_steps: {config.algo_name} compares demonstrations with steps of "
+                    "its own; set it to the number of these, or clone the demonstrations with bc"
+                )
             algo.inspect_lengths(dataset.lengths.tolist())
             algo.inspect_data(dataset.values)
         algo.process_batch_for_training(batch)
