@@ -22,11 +22,11 @@ class PPOConfig(GAEConfig):
     num_passes: Count = 10
     """Number of passes over the steps of a round."""
     clip_range: float = Field(0.2, gt=0)
-    """How far the ratio of an action's probability to that when it was taken may leave 1 and still
-    be learned from (epsilon)."""
+    """Largest distance from 1 (epsilon) of the ratio of an action's probability to that when it was
+    taken; beyond it nothing is learned from the action."""
     value_clip_range: float | None = Field(None, gt=0)
-    """How far values may leave those when the steps were taken and still be learned from. null: as
-    far as they like."""
+    """Largest distance of values from those when the steps were taken; beyond it nothing is learned.
+    null: no limit."""
     target_kl: float | None = Field(None, gt=0)
     """Leave out the rest of the passes when the policy has moved by more than 1.5 times this KL
     divergence. null: make all passes."""

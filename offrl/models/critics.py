@@ -260,15 +260,9 @@ class GoalValues(nn.Module):
         self.trunk = Ensemble(1, self.encoder.output_dim, layer_dims, layer_norm=True)
         self.head = Linear(self.trunk.output_dim, representation_dim)
         # A value takes a representation where a critic takes an action.
-        self.values = Critics(
-            ObsSpec({"obs": spec.groups["obs"]}),
-            representation_dim,
-            layer_dims,
-            num_values,
-            value_bounds,
-            num_frames,
-            layer_norm=True,
-        )
+        states, dim = ObsSpec({"obs": spec.groups["obs"]}), representation_dim
+        options = layer_dims, num_values, value_bounds, num_frames
+        self.values = Critics(states, dim, *options, layer_norm=True)
 
     def representation(self, obs: Obs, goal: Obs) -> Tensor:
         """Compute ``phi(s, g)``: ``[B, 1, R]``."""
