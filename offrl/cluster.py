@@ -161,7 +161,7 @@ def _parts() -> dict[str, tuple[str, int]]:
 
 @contextmanager
 def going_on(words: str) -> Iterator[None]:
-    """If Ray ends the program in here, the ``words`` say how to go on."""
+    """Let the ``words`` say how to go on if Ray ends the program in here."""
     _tell(say=words)
     try:
         yield
@@ -178,7 +178,7 @@ def _tell(**known: Any) -> None:
 
 
 def _read_tokens_anew() -> None:
-    """Ray keeps what it has once read of the environment about tokens."""
+    """Let Ray read anew what it keeps of the environment about tokens."""
     raylet: Any = import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -147,7 +147,7 @@ class Algorithm:
 
 
 def _each(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same weights with every leaf changed: dicts and lists of arrays."""
+    """Change every leaf of weights: of dicts and lists of arrays."""
     if isinstance(tree, Mapping):
         return {key: _each(function, x) for key, x in tree.items()}
     return [_each(function, x) for x in tree] if isinstance(tree, (list, tuple)) else function(tree)

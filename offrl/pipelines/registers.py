@@ -67,7 +67,8 @@ class GymEnv(Environment):
 
 @Registers.model
 def MLP(model_info: Mapping[str, Any]) -> nn.Module:
-    """States ``[B, *state_dim]`` to ``action_dim`` numbers each, through ``hidden_sizes``."""
+    """Make a network from states ``[B, *state_dim]`` to ``action_dim`` numbers each, through
+    ``hidden_sizes``."""
     dims = math.prod(model_info["state_dim"]), *model_info.get("hidden_sizes", [64, 64])
     layers = [layer for sizes in pairwise(dims) for layer in (nn.Linear(*sizes), nn.Tanh())]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(dims[-1], model_info["action_dim"]))
