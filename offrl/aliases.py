@@ -15,6 +15,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.algos.shared.roles": "offrl.faces.algorithm",
     "offrl.config.cells": "offrl.studies.cells",
     "offrl.config.distributed": "offrl.config.online",
+    "offrl.config.experiment": "offrl.config.schema",
     "offrl.config.hints": "offrl.config.build",
     "offrl.config.longer": "offrl.config.build",
     "offrl.config.study": "offrl.studies.config",

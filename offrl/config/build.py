@@ -112,8 +112,8 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     """Make a complete config: the defaults of an algorithm with ``overrides`` laid over them.
 
     What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm,
-    where neither its defaults nor ``overrides`` say so. Raises ``ValueError`` that names every
-    wrong key or value by its dotted path.
+    where neither its defaults nor ``overrides`` say it. ``ValueError`` names each wrong key or
+    value.
 
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
     overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
@@ -222,7 +222,10 @@ def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[st
     """
     paths, algo_name = [*_dotted(known)], known.get("algo_name")
     of_algo = [key for key in keys if key[0] == "algo"]
-    others = ", ".join(_algorithms_with(of_algo)) if of_algo else ""
+    others = ""  # the algorithms whose section has all of these keys
+    if wanted := {".".join(map(str, key[1:])) for key in of_algo}:
+        sections = {name: ALGO_CONFIGS[name]().to_dict() for name in ALGO_CONFIGS.names()}
+        others = ", ".join(name for name, own in sections.items() if wanted <= {*_dotted(own)})
     with_hint: dict[str, list[str]] = {}
     for key in keys:
         hint = _hint(key, paths, algo_name)
@@ -231,13 +234,6 @@ def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[st
         with_hint.setdefault(hint, []).append(place(*key))
     for hint, names in with_hint.items():
         yield f"{', '.join(names)}: unknown key{'s' if names[1:] else ''}.{hint}"
-
-
-def _algorithms_with(keys: Sequence[tuple]) -> list[str]:
-    """List the algorithms whose section has all of these keys."""
-    wanted = {".".join(map(str, key[1:])) for key in keys}
-    sections = {name: ALGO_CONFIGS[name]().to_dict() for name in ALGO_CONFIGS.names()}
-    return [name for name, section in sections.items() if wanted <= {*_dotted(section)}]
 
 
 def _hint(key: tuple, paths: Sequence[str], algo_name: str | None) -> str:

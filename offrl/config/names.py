@@ -8,13 +8,13 @@ from offrl.config.build import (
     stored_config,
     without_pretrained,
 )
-from offrl.config.experiment import RolloutConfig
 from offrl.config.online import OnlineConfig
 from offrl.config.schema import (
     Config,
     EncoderConfig,
     HierarchyObservationConfig,
     ObservationConfig,
+    RolloutConfig,
 )
 from offrl.config.section import (
     Bounds,

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from offrl.config.build import config_from_content, validated
-from offrl.config.experiment import LoggingConfig
 from offrl.config.files import nested
-from offrl.config.schema import Config
+from offrl.config.schema import Config, LoggingConfig
 from offrl.config.section import Count, FreeMap, Map, Section
 from offrl.config.train import TrainConfig
 from offrl.modules import import_all

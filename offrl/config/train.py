@@ -77,8 +77,7 @@ class GoalSharesConfig(Section):
 
 class EMAConfig(Section):
     enabled: bool = False
-    """Keep an exponential moving average of the weights, and act and validate with it. What is
-    trained are the weights themselves."""
+    """Keep an exponential moving average of the trained weights, to act and validate with."""
     power: float | None = Field(0.75, gt=0, le=1)
     """Speed with which the average comes to remember more: in its n-th step it keeps the share 1 -
     (n - 1)^-power of itself, at most max_decay, and nothing in the first two. null: max_decay in
@@ -99,8 +98,7 @@ class TrainConfig(Section):
     as agent-final-COMMIT.pth, and the config file as it was given, with the commit of your own
     repository in their names. null: none."""
     normalize_weights_by_ds_size: bool = False
-    """Let the weight of a dataset stand for the dataset as a whole, whatever its size. If false, it
-    is the weight of each of its samples."""
+    """Let the weight of a dataset be that of the whole, whatever its size, not of each sample."""
     num_data_workers: int = Field(0, ge=0)
     """Processes that read data ahead, where it is not held in memory."""
     hdf5_cache_mode: Literal["all", "low_dim"] | None = "all"

@@ -115,16 +115,13 @@ class _Search:
             self.optuna.delete_study(study_name=name, storage=storage)
             found = self.optuna.create_study(**known)
         if not found.trials:
-            found.enqueue_trial(self._own_values())
+            # The config's own values of what is searched, as far as the space has them.
+            cell = self.plan.trial(config, 0, {})
+            own = {} if problem_of(cell) else leaves(config_from_content(cell.content).to_dict())
+            keys = self.space.keys() & own.keys()
+            found.enqueue_trial({k: own[k] for k in keys if _has(self.space[k], own[k])})
         found.set_user_attr("asked", now)
         return found
-
-    def _own_values(self) -> dict[str, Any]:
-        """Give the config's own values of what is searched, as far as the space has them."""
-        cell = self.plan.trial(self.config, 0, {})
-        known = {} if problem_of(cell) else leaves(config_from_content(cell.content).to_dict())
-        keys = self.space.keys() & known.keys()
-        return {key: known[key] for key in keys if _has(self.space[key], known[key])}
 
     def _cell(self, trial: Any) -> Cell:
         return self.plan.trial(self.config, trial.number, trial.params)

@@ -22,8 +22,7 @@ LAST = (
 
 
 def run_of(folder: Path) -> Path | None:
-    """Find the run folder of a cell, if it has begun. If somebody has trained it anew: the first
-    that is finished, else the newest."""
+    """Find the run folder of a cell, if begun: the first that is finished, else the newest."""
     runs = [path for path in sorted(folder.glob("[!.]*")) if is_run(path)]
     if len(runs) < 2:
         return runs[0] if runs else None

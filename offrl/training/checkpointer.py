@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from offrl.config.experiment import SaveConfig
+from offrl.config.schema import SaveConfig
 from offrl.outputs import whole_file, writable_folder
 from offrl.processes import Interrupted
 from offrl.training.loop import Loop, Record, Training
