@@ -671,8 +671,8 @@ FLIPS = [
     Flip(
         "impala, ratio",
         "algos/impala.py",
-        '(log_probs - batch["log_probs"],)',
-        '(batch["log_probs"] - log_probs,)',
+        'log_ratios = log_probs - batch["log_probs"]',
+        'log_ratios = batch["log_probs"] - log_probs',
         GRADIENTS,
         "present_policy",
     ),
