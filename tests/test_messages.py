@@ -15,7 +15,7 @@ from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
 from offrl.config.files import find_config, parse_override, read_config_file
 from offrl.edits.selection import Condition
 from offrl.envs import make_env
-from offrl.envs.adapted import Adapted
+from offrl.envs.wrappers import Adapted
 from offrl.testing import state  # noqa: F401 (it registers a core)
 from offrl.tree import merge
 

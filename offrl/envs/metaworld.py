@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import Obs
-from offrl.envs.demonstrated import DemonstratedGoals
+from offrl.envs.experts import DemonstratedGoals
 from offrl.envs.gymnasium import GymnasiumEnv, StepValues
 from offrl.lazy import needed
 from offrl.registry import ENVS, did_you_mean

@@ -11,8 +11,8 @@ import gymnasium
 from torch import nn
 
 from offrl.config.pipeline import PipelineConfig, gymnasiums
-from offrl.envs.adapted import Adapted
 from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv
+from offrl.envs.wrappers import Adapted
 from offrl.faces.agent import Agent
 from offrl.faces.algorithm import Algorithm
 from offrl.faces.environment import Environment

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from offrl.envs.adapted import Adapted, adapted
+from offrl.envs.wrappers import Adapted, adapted
 from offrl.online import Agent, Environment
 
 CARTPOLE = {

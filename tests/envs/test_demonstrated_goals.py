@@ -10,7 +10,8 @@ from test_fast_simulation import differing, simulated
 
 from offrl.acting import Policy
 from offrl.acting.episode import Misfit
-from offrl.envs import ROBOSUITE_KWARGS, demonstrated, make_env
+from offrl.envs import ROBOSUITE_KWARGS, make_env
+from offrl.envs.experts import expert
 from offrl.envs.metaworld import MetaworldEnv
 from offrl.envs.rendering import working_backend
 from offrl.envs.workers import EnvPool, EpisodeRequest
@@ -137,7 +138,7 @@ def test_an_episode_goes_on_as_if_nobody_had_asked(task, kwargs):
 def test_a_constant_scene_stays_an_environments_own(monkeypatch):
     """Its scene is compiled once for all episodes."""
     monkeypatch.setitem(EXPERTS._entries, "NutAssemblyRound", lambda obs: np.zeros(7))
-    monkeypatch.setattr(demonstrated, "LONGEST", 5)
+    monkeypatch.setattr(expert, "LONGEST", 5)
     asked, left = make_env(args("NutAssemblyRound")), make_env(args("NutAssemblyRound"))
     for seed in range(4):
         assert differing(asked.reset(seed=seed)[0], left.reset(seed=seed)[0]) == []

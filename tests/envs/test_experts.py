@@ -6,7 +6,7 @@ import pytest
 from offrl.acting.episode import EpisodeRequest, rollout
 from offrl.envs import env_args_named, make_env
 from offrl.envs.experts import ExpertPolicy, scripted_expert
-from offrl.envs.experts.motion import FULL_TURN, nearest_turn, point_down, yaw_of
+from offrl.envs.experts.robosuite import FULL_TURN, nearest_turn, point_down, yaw_of
 from offrl.envs.workers import EnvPool
 from offrl.registry import EXPERTS
 

@@ -1,14 +1,27 @@
-"""The registration of demonstrators, and the policy that acts as one does."""
+"""Scripted demonstrators: how they are registered and found, the policy that acts as one does, and
+the goals that they reach."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import gymnasium
 import numpy as np
 
-from offrl.acting.episode import ActionByEnv, GoalByEnv, ObsByEnv, Policy, RewardByEnv
-from offrl.registry import EXPERTS
+from offrl.acting.episode import (
+    ActionByEnv,
+    GoalByEnv,
+    Misfit,
+    Obs,
+    ObsByEnv,
+    Policy,
+    RewardByEnv,
+    describe,
+)
+from offrl.envs.tasks import maybe_metaworlds
+from offrl.registry import ENVS, EXPERTS, did_you_mean
 
 HORIZON = 150  # steps of an episode, where an expert does not say how many suffice
+LONGEST = 500  # steps until a demonstrator reaches a goal; Meta-World's episodes end there
 F = TypeVar("F", bound=Callable[..., np.ndarray])
 
 
@@ -25,6 +38,21 @@ def demonstrator(task: str, horizon: int, styles: Sequence[str] = ()) -> Callabl
         return EXPERTS.register(task)(expert)
 
     return register
+
+
+def scripted_expert(env_args: Mapping[str, Any]) -> Callable[..., np.ndarray]:
+    """Find the demonstrator of the task that ``env_args`` describes (``make_env``). ``ValueError``
+    says which there are."""
+    name = env_args["env_name"]
+    if env_args.get("type") == "metaworld":
+        return ENVS["metaworld"].expert_of(name)
+    if name not in EXPERTS.names():
+        known = ", ".join(EXPERTS.names())
+        raise ValueError(
+            f"{name} has no scripted expert; there are those of {known} and of Meta-World's tasks."
+            + (maybe_metaworlds(name) or did_you_mean(name, EXPERTS.names()))
+        )
+    return EXPERTS[name]
 
 
 class ExpertPolicy(Policy):
@@ -74,3 +102,69 @@ class ExpertPolicy(Policy):
             action[:-1] += level * generator.standard_normal(len(action) - 1)
             actions[env] = np.clip(action, -1.0, 1.0).astype(np.float32)
         return actions
+
+
+class DemonstratedGoals(gymnasium.Env):
+    """Gives an environment ``get_goal``. Its constructor notes what it was given, and its
+    ``serialize`` says which task's demonstrator (``offrl.envs.experts``) is asked.
+
+    The demonstrator acts in a second environment, made at the first goal, so that the episode
+    goes on as if nobody had asked.
+    """
+
+    _given: tuple[str, dict[str, Any]]  # env_name and env_kwargs
+    _seed: int | None = None  # that the present episode began with
+    _second: Any = None  # another environment like this one
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._seed = seed
+        return super().reset(seed=seed, options=options)
+
+    def get_goal(self) -> Obs:
+        """Return all observations in the state in which the task's demonstrator has just solved
+        it, from the initial state of this episode. The same seed gives the same goal to the last
+        bit.
+
+        Raises ``Misfit`` for a task without a demonstrator, an episode without a seed, and a
+        demonstrator that fails.
+        """
+        task = self._given[0]
+        try:
+            expert = scripted_expert(self.get_wrapper_attr("serialize")())
+        except ValueError as error:
+            raise Misfit(
+                f"{error} There are no goals to give: register one (offrl.registry.EXPERTS), or "
+                "define get_goal in an environment of your own"
+            ) from None
+        if self._seed is None:
+            raise Misfit(
+                f"{task}: the goal is what its demonstrator reaches from the seed of the episode, "
+                "and this one has none; begin it with reset(seed=...)"
+            )
+        if self._second is None:
+            make: Any = type(self)
+            self._second = make(*self._given)
+        env, policy = self._second, ExpertPolicy(expert)
+        try:
+            obs, _ = env.reset(seed=self._seed)
+            policy.start_episode(seed=self._seed)
+            for _ in range(LONGEST):
+                obs, _, terminated, truncated, _ = env.step(policy(obs))
+                if env.is_success()["task"]:
+                    return obs
+                if terminated or truncated:
+                    break
+        except Exception as error:
+            raise Misfit(
+                f"{task}: its demonstrator cannot act in this environment: {describe(error)}"
+            ) from error
+        raise Misfit(
+            f"{task}: its demonstrator fails with seed {self._seed}, so there is no goal to "
+            "give; take another seed, or define get_goal in an environment of your own"
+        )
+
+    def close(self) -> None:
+        if self._second is not None:
+            self._second.close()
+            self._second = None
+        super().close()

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from offrl.acting.episode import REACHED
-from offrl.envs.demonstrated import DemonstratedGoals
+from offrl.envs.experts import DemonstratedGoals
 from offrl.envs.gymnasium import ResetValues, StepValues
 from offrl.envs.playback import is_image
 from offrl.envs.rendering import working_backend

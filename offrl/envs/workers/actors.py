@@ -23,8 +23,7 @@ from offrl.acting.episode import (
     as_policy,
 )
 from offrl.envs import say_once
-from offrl.envs.workers.pool import EnvPool
-from offrl.envs.workers.worker import Failure, Notices, Simulator, failure, what_is_read
+from offrl.envs.workers.pool import EnvPool, Failure, Notices, Simulator, failure, what_is_read
 from offrl.processes import in_words
 
 log = logging.getLogger(__name__)

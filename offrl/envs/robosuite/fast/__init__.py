@@ -16,8 +16,7 @@ from offrl.envs import say_once
 from offrl.robomimic.configs import FAST
 
 if TYPE_CHECKING:
-    from offrl.envs.robosuite.fast.scene import Scenes
-    from offrl.envs.robosuite.fast.sensors import Sensors
+    from offrl.envs.robosuite.fast.scene import Scenes, Sensors
 
 REPEATED_VERSION = "1.5.2"  # of robosuite, whose code the forms repeat
 
@@ -33,8 +32,7 @@ def choose_forms(
     import robosuite
 
     # These import robosuite, too.
-    from offrl.envs.robosuite.fast.scene import Scenes, unknown
-    from offrl.envs.robosuite.fast.sensors import Sensors
+    from offrl.envs.robosuite.fast.scene import Scenes, Sensors, unknown
 
     version, why_plain = robosuite.__version__, None
     if wanted is False:
