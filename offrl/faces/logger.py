@@ -40,7 +40,10 @@ def logger(
         if isinstance(config, Section):
             name, said = config["experiment"].name, config["experiment"].logging
             project = project or (said.wandb_proj_name if said.log_wandb else None)
-        place = _new_folder(Path(folder), name)
+        parent = Path(folder).expanduser()
+        places = (parent / f"{name}-{number}" for number in itertools.count(1))
+        place = next(place for place in places if not place.exists())
+        place.mkdir(parents=True)
         wandb_run = None
         if project:
             wandb = needed("wandb", "wandb", "logger(wandb_project=...): wandb is missing")
@@ -68,10 +71,3 @@ def _numbers(record: Record) -> Iterator[tuple[str, float]]:
     for name, value in (record.get("logs") or beside).items():
         with suppress(TypeError, ValueError, RuntimeError):  # texts, arrays
             yield f"{kind}/{name}", float(value.item() if hasattr(value, "item") else value)
-
-
-def _new_folder(parent: Path, name: str) -> Path:
-    places = (parent.expanduser() / f"{name}-{number}" for number in itertools.count(1))
-    place = next(place for place in places if not place.exists())
-    place.mkdir(parents=True)
-    return place

@@ -102,9 +102,6 @@ class Collector:
         self.statistics.see(self.obs, learned)
         self.obs, self.begins = stepped.obs, stepped.begins
         self.step += int(np.count_nonzero(stepped.is_step))
-        return self._count(stepped)
-
-    def _count(self, stepped: Stepped) -> Ended:
         running, ended = self._running, []
         running["returns"] += stepped.rewards
         running["lengths"] += stepped.is_step
@@ -126,8 +123,8 @@ class Collector:
         rollout["rewards"] = self.statistics.rewards(rollout["rewards"])
         return rollout
 
-    def state(self) -> dict[str, Any]:
-        """Give what acting goes on from, beside weights, buffer and random state."""
+    def state(self, with_buffer: bool = True) -> dict[str, Any]:
+        """Give what acting goes on from, beside weights and random state."""
         return {
             "agent": self.agent.serialize(),
             "envs": None if self.obs is None else as_tensors(self.envs.state()),
@@ -136,6 +133,7 @@ class Collector:
             "num_restarts": self.num_restarts,
             "last_returns": list(self._last_returns),
             "statistics": self.statistics.state(),
+            "buffer": self.buffer.state() if with_buffer else None,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -148,6 +146,8 @@ class Collector:
         self.statistics.restore(state["statistics"])
         if state["envs"] is not None:
             self.obs = self.envs.restore(as_arrays(state["envs"]))
+        if state["buffer"] is not None:
+            self.buffer.restore(state["buffer"])
 
 
 def _agent_of(experiment: ActingExperiment) -> BaseAgent:

@@ -69,6 +69,9 @@ class StepRecorder:
         self._first, self._steps = None, []
         return taken
 
+    def state(self) -> None:
+        """Give nothing, as no step is left between two trajectories."""
+
 
 class Explorer(Collector):
     """Acts in environments of its own with a copy of the policy.
@@ -128,15 +131,6 @@ class Explorer(Collector):
         trajectory = Trajectory(*known, as_arrays(data), *made, ended, moments, when, self.num_hung)
         self._num_given += 1
         return trajectory
-
-    def state(self) -> dict[str, Any]:
-        # Between two trajectories a recorder is empty.
-        return super().state() | {"buffer": self.buffer.state() if self.alg.ON_POLICY else None}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        super().restore(state)
-        if self.alg.ON_POLICY:
-            self.buffer.restore(state["buffer"])
 
 
 def trajectory_length(config: Config, on_policy: bool) -> int:

@@ -261,8 +261,7 @@ class Trainer(Collector, Recording):
             "step": self.step,
             "num_epochs": self._num_epochs,
             "kept_from": self._kept_from if saves else self.step,
-            **super().state(),
-            "buffer": self.buffer.state() if saves else None,
+            **super().state(saves),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -271,9 +270,7 @@ class Trainer(Collector, Recording):
         self._kept_from, self._num_epochs = state["kept_from"], state["num_epochs"]
         super().restore(state)
         self._batch, self._batches = None, iter(())
-        if state["buffer"] is not None:
-            self.buffer.restore(state["buffer"])
-        elif self.step:
+        if state["buffer"] is None and self.step:
             if self.obs is not None:
                 self.buffer.begin(self.obs)
             log.warning(

@@ -147,7 +147,15 @@ class Pipeline(Loop):
         self._due.remove("train")
 
     def _finish(self, kind: str) -> Mapping[str, float]:
-        return self._logs if kind == "train" else self._collected()
+        if kind == "train":
+            return self._logs
+        logs = summary_of(self._ended) | {
+            "Trajectories": len(self._staleness),  # since the last training
+            "Staleness": float(np.mean(self._staleness)),  # by how many versions they were old
+            "Lost_Explorers": len(self.broker.lost),
+        }
+        self._ended, self._staleness = [], []
+        return logs
 
     def _receive(self) -> Trajectory:
         with self.interrupts.at_once():
@@ -166,16 +174,6 @@ class Pipeline(Loop):
             alg, whose = self.algs[owner], {"agent": agent, "explorer": trajectory.explorer}
             alg.prepare_data(own, **_taken(alg.prepare_data, whose))
             self._num_prepared[owner] += 1
-
-    def _collected(self) -> dict[str, float]:
-        """Give what came since the last training; by how many versions its weights were old."""
-        logs = summary_of(self._ended) | {
-            "Trajectories": len(self._staleness),
-            "Staleness": float(np.mean(self._staleness)),
-            "Lost_Explorers": len(self.broker.lost),
-        }
-        self._ended, self._staleness = [], []
-        return logs
 
     def _train(self, ready: Sequence[str]) -> dict[str, float]:
         logs: dict[str, float] = {}
