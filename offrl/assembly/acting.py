@@ -73,9 +73,8 @@ class ActingExperiment:
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         recorded = known.get("env_metadata")
-        config, self.envs = (
-            _made(config, recorded, num_envs) if envs is None else _given(config, envs)
-        )
+        made = _made(config, recorded, num_envs) if envs is None else _given(config, envs)
+        config, self.envs = made
         self.env_args = self.envs.env_args
         self.config = fitted(config, self.envs)
         space = self.envs.action_space

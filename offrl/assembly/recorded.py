@@ -58,24 +58,17 @@ class Experiment:
         self.env_args = next(iter(self.environments.values()), None)  # of the first
         self.algo = self._make_algo(checkpoint)
         _check_actions(config, self.dataset)  # what the algorithm refuses needs no warning
-        control_freq = config.experiment.rollout.control_freq or (
-            ((self.env_args or {}).get("env_kwargs") or {}).get("control_freq")
-        )
+        kwargs = (self.env_args or {}).get("env_kwargs") or {}
+        control_freq = config.experiment.rollout.control_freq or kwargs.get("control_freq")
         if isinstance(self.algo, DenoisingPolicy) and control_freq and checkpoint is None:
             self.algo.warn_if_slow(control_freq)
 
     def state(self) -> dict[str, Any]:
         """Give what a checkpoint holds of the policy and its surroundings."""
         several = {"environments": self.environments} if len(self.environments) > 1 else {}
-        return several | describe_policy(
-            self.algo,
-            self.config,
-            self.env_args,
-            self._obs_shapes,
-            self.dataset.ac_dim,
-            self.dataset.reward_stats or {},
-            self.instructions,
-        )
+        data = self._obs_shapes, self.dataset.ac_dim, self.dataset.reward_stats or {}
+        policy = self.algo, self.config, self.env_args
+        return several | describe_policy(*policy, *data, self.instructions)
 
     def _evaluation_environments(self, langs: Sequence[str | None]) -> dict[str, dict[str, Any]]:
         """Find the ``env_args`` of each dataset, whose instruction is in ``langs``, and of
@@ -102,7 +95,13 @@ class Experiment:
                 env_args["lang"] = lang
             named = entry.key or env_args.get("env_name", ""), env_args
             found += [] if named in found else [named]
-        environments = _with_distinct_names(found)
+        environments: dict[str, dict[str, Any]] = {}
+        for name, env_args in found:
+            # Those of one name say as well in what they differ, as ``Pendulum-v1-g_9.81`` does.
+            unlike = (differences(env_args, other) for n, other in found if n == name)
+            values = {k: was for changes in unlike for k, (was, _) in changes.items()}
+            words = [f"{short_key(k, values)}_{value}" for k, value in sorted(values.items())]
+            environments[f"{name}-{slug('-'.join(words))}" if words else name] = env_args
         for name in experiment.additional_envs or []:
             first = next(iter(environments.values()), {})
             environments.setdefault(name, {**first, "env_name": name})
@@ -113,13 +112,9 @@ class Experiment:
         # Of a training that goes on, the weights of another have been overtaken.
         path = config.experiment.ckpt_path if checkpoint is None else None
         has_weights = checkpoint is not None or path is not None
-        algo = algo_factory(
-            config.algo_name,
-            for_algo(without_pretrained(config) if has_weights else config, checkpoint),
-            obs_key_shapes=self._obs_shapes,
-            ac_dim=dataset.ac_dim,
-            device=self.device,
-        )
+        own = for_algo(without_pretrained(config) if has_weights else config, checkpoint)
+        shapes = self._obs_shapes, dataset.ac_dim
+        algo = algo_factory(config.algo_name, own, *shapes, device=self.device)
         if config.train.goal_rewards and "rewards" not in algo.NEEDS:
             raise ValueError(
                 f"train.goal_rewards: {config.algo_name} learns from no rewards; set it to "
@@ -137,10 +132,8 @@ class Experiment:
             algo.inspect_lengths(dataset.lengths.tolist())
             algo.inspect_data(dataset.values)
         algo.process_batch_for_training(batch)
-        algo.set_statistics(
-            obs=dataset.get_obs_normalization_stats(),
-            actions=dataset.get_action_normalization_stats(),
-        )
+        obs_stats = dataset.get_obs_normalization_stats()
+        algo.set_statistics(obs_stats, dataset.get_action_normalization_stats())
         if path is not None:
             content = read_checkpoint(path)
             with while_loading(content, f"experiment.ckpt_path: {path}"):
@@ -159,8 +152,7 @@ class Experiment:
 
 
 def _checked(config: Config, resumes: bool) -> Config:
-    """Copy the config, with the paths of what it names. Raises ``ValueError`` for what contradicts
-    itself or cannot be done."""
+    """Copy the config, with the paths of what it names, and refuse what cannot be done."""
     config = config.model_copy(deep=True)
     if not config.train.data:
         raise ValueError(
@@ -192,18 +184,6 @@ def _checked(config: Config, resumes: bool) -> Config:
     return config
 
 
-def _with_distinct_names(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Map different environments by their names. Those of one name say as well in what they
-    differ, as ``Pendulum-v1-g_9.81`` does."""
-    names: dict[str, dict[str, Any]] = {}
-    for name, env_args in found:
-        unlike = (differences(env_args, other) for n, other in found if n == name)
-        values = {k: was for changes in unlike for k, (was, _) in changes.items()}
-        words = "-".join(f"{short_key(k, values)}_{value}" for k, value in sorted(values.items()))
-        names[f"{name}-{slug(words)}" if words else name] = env_args
-    return names
-
-
 def _check_controllers(sources: Sequence[Source]) -> None:
     """Raise ``ValueError`` where one environment was recorded with different controllers, for which
     the same actions mean something else."""
@@ -214,9 +194,8 @@ def _check_controllers(sources: Sequence[Source]) -> None:
         for key, (was, now) in differences(first.env_args or {}, env_args).items():
             if re.match(r"env_kwargs\.[^.]*(controller|control_mode)", key):
                 raise ValueError(
-                    f"train.data: {source.path}: the actions mean something else than in "
-                    f"{first.path}: {key} is {shown(now)}, not {shown(was)}; train on what was "
-                    "recorded with one controller"
+                    f"train.data: {source.path}: actions mean something else than in {first.path}: "
+                    f"{key} is {shown(now)}, not {shown(was)}; use data of one controller"
                 )
 
 

@@ -33,9 +33,7 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
     checkpoint's data was ``recorded`` in, if there is one."""
     experiment = config.experiment
     if not (experiment.env or recorded):
-        raise ValueError(
-            'experiment.env: name the environment to learn in, "CartPole-v1" for example'
-        )
+        raise ValueError('experiment.env: name the environment to learn in, such as "CartPole-v1"')
     allow_names(config.to_dict())
     update = experiment.env_meta_update_dict
     named: dict[str, Any] = {"env_name": experiment.env, "env_kwargs": {}}
@@ -50,8 +48,7 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
 
 
 def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
-    """Copy the config; its episodes end after ``HORIZON`` steps where neither it nor the
-    simulator says when."""
+    """Copy the config; episodes end after ``HORIZON`` steps if neither it nor a simulator says."""
     config = config.model_copy(deep=True)
     online, rollout = config.train.online, config.experiment.rollout
     if online.horizon is None and env_args.get("type") in WITHOUT_LIMIT:
@@ -102,7 +99,6 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     action_config.format = "discrete" if is_discrete else None
     action_config.num_actions = int(action_space.n) if is_discrete else None
     _fit_observation(envs, config.observation)
-    _fit_core(config.observation, envs.observation_space)
     for name in {*modalities(config.observation)["obs"]}:
         space = envs.observation_space[name]
         if not space.shape or isinstance(space, spaces.MultiDiscrete):
@@ -143,7 +139,10 @@ def _fit_observation(envs: VectorEnv, observation: Any) -> None:
         chosen: dict[str, list[str]] = {modality: [] for modality in own}
         for key, space in obs_space.items():
             if key != ACTION_MASK:
-                chosen["rgb" if _is_of_pixels(space) else "low_dim"].append(key)
+                # Pixels, of whatever form?
+                is_2d = isinstance(space, spaces.Box) and len(space.shape) > 1
+                is_rgb = is_2d and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
+                chosen["rgb" if is_rgb else "low_dim"].append(key)
         observation.modalities.obs = chosen
     for key in observation.modalities.obs.get("rgb", []):
         seen: Any = obs_space[key]
@@ -154,22 +153,12 @@ def _fit_observation(envs: VectorEnv, observation: Any) -> None:
                 f"{[*seen.shape]}, and images are uint8 [H, W, C] with 3, 1 or 4 channels; "
                 f"{remedy}. If it is no image, observation.modalities.obs.low_dim=[{key}] says so"
             )
-
-
-def _fit_core(observation: Any, obs_space: Mapping[str, Any]) -> None:
-    """Let the default core, whose feature maps have a pixel for 32 x 32 of an image, be a smaller
-    one where that leaves one pixel."""
+    # The feature maps of the default core have a pixel for 32 x 32 of an image; one is too few.
     for kind in ("rgb", "depth"):
         keys = observation.modalities.obs.get(kind, [])
         is_small = any(max(obs_space[key].shape[:2]) <= 32 for key in keys)
         if is_small and observation.encoder[kind] == ObservationConfig().encoder[kind]:
             observation.encoder[kind].core_kwargs = Map(backbone_class="ShallowConv")
-
-
-def _is_of_pixels(space: Any) -> bool:
-    """Say whether these seem to be pixels, of whatever form."""
-    is_2d = isinstance(space, spaces.Box) and len(space.shape) > 1
-    return is_2d and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
 
 
 def _remedy(key: str, space: Any, wrappers: Sequence[Any]) -> str:
@@ -194,8 +183,7 @@ def asked_obs_keys(config: Config) -> list[str] | None:
 
 
 def image_wrappers(config: Config, obs_space: Any) -> list[dict[str, Any]]:
-    """Give the wrapper that turns images for networks whose channels come first, if there are
-    any."""
+    """Give the wrapper that turns images whose channels come first, if there are any."""
     named = modalities(config.observation)["obs"] if asked_obs_keys(config) else {}
     first = [k for k, x in obs_space.items() if x.dtype == np.uint8 and has_channels_first(x)]
     keys = [key for key in first if not named or named.get(key) == "rgb"]
@@ -203,8 +191,7 @@ def image_wrappers(config: Config, obs_space: Any) -> list[dict[str, Any]]:
 
 
 def with_images(env: gymnasium.Env, config: Config) -> gymnasium.Env:
-    """Put an environment into the wrappers of a config, unless it has some, and turn its images as
-    networks take them."""
+    """Put an environment into a config's wrappers, unless it has some, and turn its images."""
     if not env.get_wrapper_attr("serialize")().get("wrappers"):
         env = wrapped(env, config.train.online.to_dict()["wrappers"] or [])
     return wrapped(env, image_wrappers(config, env.observation_space))
@@ -254,9 +241,7 @@ def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
         if terminates is None:
             return rewards, None
         # Of one goal at a time: gymnasium-robotics' own take no more.
-        pairs = zip(achieved, desired, strict=True)
-        return rewards, np.array(
-            [truth(terminates(*pair, {}), "compute_terminated") for pair in pairs]
-        )
+        ends = [terminates(*pair, {}) for pair in zip(achieved, desired, strict=True)]
+        return rewards, np.array([truth(end, "compute_terminated") for end in ends])
 
     return judge

@@ -1,5 +1,4 @@
-"""Configs of online trainings, the checkpoint that one starts from (``experiment.ckpt_path``), and
-what follows from it."""
+"""Configs of online trainings, and the checkpoint that one starts from."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -67,10 +66,7 @@ def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
     if isinstance(config, (str, Path)):
         config = read_config_file(find_config(config))
     if not isinstance(config, (Config, Mapping, type(None))):
-        raise ValueError(
-            f"config: {config!r}; give nested dicts, the path of a file, or what config_factory "
-            "makes"
-        )
+        raise ValueError(f"config: {config!r}; give dicts, a path, or what config_factory makes")
     return online_content(config) if isinstance(config, Mapping) else config
 
 
@@ -85,8 +81,7 @@ def start_of(config: Config) -> dict[str, Any] | None:
 
 
 def check_statistics(path: str | Path, config: Config, content: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if observations are to be normalised otherwise than the policy of a
-    checkpoint learned from them."""
+    """Raise ``ValueError`` if a checkpoint's policy learned from observations scaled otherwise."""
     goes_on = content.get("running_statistics", {}).get("obs")
     if config.train.online.normalize_obs and not goes_on:
         raise ValueError(
@@ -151,8 +146,7 @@ def check_spaces(
     shapes: Mapping[str, Sequence[int]],
     ac_dim: int,
 ) -> None:
-    """Raise ``ValueError`` if the policy of a checkpoint does not see what an environment shows, or
-    does not act as it takes.
+    """Raise ``ValueError`` if the policy of a checkpoint does not suit an environment.
 
     where: what names the environment or the checkpoint.
     shapes: of the environment's observations, as networks see them.
@@ -162,9 +156,8 @@ def check_spaces(
         if key not in shapes or list(shapes[key]) != list(shape):
             shown = f"as {list(shapes[key])}" if key in shapes else f"not, but {', '.join(shapes)}"
             raise ValueError(
-                f"{where}: its policy sees {key!r} of shape {list(shape)}, and "
-                f"{env_name} shows it {shown}; use the environment that it was trained for "
-                "(experiment.env)"
+                f"{where}: its policy sees {key!r} of shape {list(shape)}, and {env_name} shows it "
+                f"{shown}; use the environment that it was trained for (experiment.env)"
             )
     if described["ac_dim"] != ac_dim:
         raise ValueError(

@@ -26,18 +26,7 @@ def proxies(
 ) -> dict[str, float]:
     """Measure an algorithm on the data ``held_out``; both datasets are of single steps. With
     ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
-    name = algo.global_config.algo_name
-    if isinstance(algo, PlannerAlgo):
-        raise ValueError(f"{name}: it proposes subgoals, and takes no actions to be measured")
-    if not callable(getattr(algo, "act", None)):
-        raise ValueError(
-            f"{name}: proxies ask for many actions at once; define act beside get_action"
-        )
-    if fqe_steps and algo.global_config.train.goal_rewards:
-        raise ValueError(
-            f"{name}: it learned from train.goal_rewards, but fitted Q evaluation is of the data's "
-            "rewards; leave it out (--fqe-steps, experiment.proxies.fqe_steps)"
-        )
+    check_measurable(algo, fqe_steps)
     algo.set_eval()
     algo.obs_spec.check_shapes(held_out.obs_shapes, "obs")
     with preserved_rng():
@@ -54,6 +43,25 @@ def proxies(
                 values = fqe.get_state_action_value(obs, actions, goal)
             logs["FQE_Initial_Value"] = float(values.mean())
     return logs
+
+
+def check_measurable(algo: Any, fqe_steps: int) -> None:
+    """Raise ``ValueError`` for an algorithm that ``proxies`` cannot measure."""
+    name, key = algo.global_config.algo_name, "experiment.proxies"
+    if isinstance(algo, PlannerAlgo):
+        raise ValueError(
+            f"{name}: it proposes subgoals, and takes no actions to be measured; leave this out "
+            f"({key}.enabled=false)"
+        )
+    if not callable(getattr(algo, "act", None)):
+        raise ValueError(
+            f"{name}: proxies ask for many actions at once; define act beside get_action"
+        )
+    if fqe_steps and algo.global_config.train.goal_rewards:
+        raise ValueError(
+            f"{name}: it learns from train.goal_rewards, but fitted Q evaluation is of the data's "
+            f"rewards; leave it out (--fqe-steps, {key}.fqe_steps=0)"
+        )
 
 
 @torch.no_grad()
@@ -120,8 +128,7 @@ def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int) -> FQE:
-    """Fit the value of an algorithm's policy, whose actions at all steps are ``policy`` ``[N, A]``,
-    on a dataset of single steps."""
+    """Fit the value of a policy whose actions at all steps of the dataset are ``policy [N, A]``."""
     frames = {"train": {"frame_stack": algo.global_config.train.frame_stack}}
     config = complete_config("fqe", FQEConfig, frames)
     own: Any = config.algo

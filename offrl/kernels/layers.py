@@ -161,8 +161,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def first_members(num: int, *parameters: Tensor) -> list[Tensor]:
-    """Take ``parameters[:num]``, sliced only if there are more: the gradient of a slice is a copy,
-    3 % of SAC-N's step."""
+    """Take ``parameters[:num]``, sliced only if need be: the copy costs 3 % of SAC-N's step."""
     return [p if num == len(p) else p[:num] for p in parameters]
 
 

@@ -1,5 +1,4 @@
-"""Steps of optimizers without overhead: parameters that lie end to end, gradients that are clipped,
-and the steps themselves."""
+"""Steps of optimizers without overhead, by parameters that may lie end to end."""
 
 import copy
 import inspect
@@ -105,9 +104,8 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
 
 @contextmanager
 def tiny_is_zero() -> Iterator[None]:
-    """Let this thread treat numbers below 1e-38 as zero, with which processors are ten times
-    slower: a quarter of DQN's step. Moments of vanished gradients, of dead ReLUs for example,
-    decay into these."""
+    """Let this thread treat numbers below 1e-38 as zero, with which processors are ten times slower
+    (a quarter of DQN's step). Moments of vanished gradients, as of dead ReLUs, become these."""
     was_so = TINY == 0.0
     torch.set_flush_denormal(True)
     try:
@@ -118,8 +116,7 @@ def tiny_is_zero() -> Iterator[None]:
 
 class Direct(torch.optim.Optimizer):
     """An optimizer of PyTorch's whose ``step`` calls the kernels alone: hooks, profiles, closures,
-    gradient scalers and ``amsgrad``, which offrl does not use, take two thirds of a small step, and
-    5 % of IQL's."""
+    scalers and ``amsgrad``, which offrl leaves out, take two thirds of a small step (IQL: 5 %)."""
 
     KERNELS: ClassVar[tuple[str, ...]]
 

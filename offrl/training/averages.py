@@ -38,8 +38,7 @@ class Averages:
             self._counts[name] = self._counts.get(name, 0.0) + weight
 
     def add_step(self, info: Mapping[str, Tensor]) -> None:
-        """Add what a step returned. Raises ``AnswerError`` if that is no map of numbers with
-        ``loss``, all on one device."""
+        """Add the numbers of a step, on one device and with ``loss``. Raises ``AnswerError``."""
         loss = info.get("loss") if isinstance(info, Mapping) else None
         if not isinstance(loss, Tensor):
             raise AnswerError(_why_no_loss(info))
@@ -108,13 +107,10 @@ class Averages:
 
 
 def checked_logs(logs: Any, may_be_infinite: bool = False) -> dict[str, float]:
-    """Give what ``log_info`` returned. Raises ``AnswerError`` if that is no map of finite floats
-    with ``Loss``."""
+    """Check what ``log_info`` returned: finite floats with ``Loss``. Raises ``AnswerError``."""
     if not isinstance(logs, Mapping) or "Loss" not in logs:
         keys = f"only {', '.join(map(str, logs))}" if isinstance(logs, Mapping) else repr(logs)
-        raise AnswerError(
-            f"log_info returned {keys:.80}; return a dict of numbers, 'Loss' among them"
-        )
+        raise AnswerError(f"log_info returned {keys:.80}; return a dict of numbers with 'Loss'")
     for name, value in logs.items():
         is_number = isinstance(value, (int, float))
         if not is_number or not (may_be_infinite or math.isfinite(value)):

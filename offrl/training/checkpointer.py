@@ -27,8 +27,7 @@ class Checkpointer:
     """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
     The ``last.pth`` before stays as ``previous.pth``.
 
-    It stands outside the evaluator and the logger, so that whatever a checkpoint knows of has been
-    logged.
+    It stands outside the evaluator and the logger: whatever a checkpoint knows of has been logged.
     """
 
     LAST_EVERY = 20  # the cost of last.pth, which is for resuming, is a twentieth of the time
@@ -149,9 +148,7 @@ class TaggedNames:
             if config.exists() and config.read_bytes() != given.read_bytes():
                 taken.append(config)
         if taken:
-            raise FileExistsError(
-                f"{taken[0]} exists; move it away, or name another folder (train.model_dest)"
-            )
+            raise FileExistsError(f"{taken[0]} exists; move it, or set another train.model_dest")
 
 
 class TaggedFiles:

@@ -26,7 +26,7 @@ from offrl.evaluation.evaluate import (
     video_frames,
     with_latency,
 )
-from offrl.evaluation.proxies import proxies
+from offrl.evaluation.proxies import check_measurable, proxies
 from offrl.seeding import preserved_rng
 from offrl.training.loop import Record, Training
 from offrl.training.recorded import Trainer
@@ -40,8 +40,7 @@ class Evaluator:
     last one. It inserts an ``episode`` record per episode and one ``rollout`` record before the
     ``epoch`` record; with several environments also an ``env_rollout`` record for each.
 
-    The episodes have the same seeds every time. The training goes on as if nothing had been
-    evaluated.
+    The episodes have the same seeds every time, and the training goes on as if there were none.
     """
 
     def __init__(self, trainer: Training):
@@ -192,8 +191,7 @@ def _report_lost(kind: str, name: str, results: Sequence[EpisodeResult]) -> None
         log.warning(
             f"the evaluation ({kind}) in {name} failed: {len(lost)} of {len(results)} episodes "
             f"could not be run, the first with seed {lost[0].request.seed}: {lost[0].error}; "
-            f"{chooses}. Mend the simulator, or where memory is short use fewer workers "
-            "(experiment.rollout.num_workers)"
+            f"{chooses}. Mend the simulator, or, if memory is short, set fewer rollout.num_workers"
         )
 
 
@@ -220,28 +218,17 @@ class Proxies:
         self.trainer = trainer
         self.config = trainer.config.experiment.proxies
         if self.config.enabled:
-            if isinstance(trainer.algo, PlannerAlgo):
-                raise ValueError(
-                    f"experiment.proxies.enabled: {trainer.config.algo_name} takes no actions that "
-                    "could be measured; set it to false"
-                )
-            if self.config.fqe_steps and trainer.config.train.goal_rewards:
-                raise ValueError(
-                    "experiment.proxies.fqe_steps: fitted Q evaluation is of the data's rewards, "
-                    "and this policy learns from train.goal_rewards; set it to 0"
-                )
+            check_measurable(trainer.algo, self.config.fqe_steps)
             data = held_out = trainer.dataset.single_steps()
             if trainer.valid_loader is not None:
                 held_out = trainer.valid_loader.dataset.single_steps()
             self._data = data, held_out
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
-        config = self.trainer.config
+        steps, seed = self.config.fqe_steps, self.trainer.config.train.seed
         for record in records:
-            epoch = record["epoch"]
-            is_due = epoch % self.config.rate == 0 or epoch == config.train.num_epochs
+            is_due = self.trainer.is_last or record["epoch"] % self.config.rate == 0
             if self.config.enabled and record["type"] == "epoch" and is_due:
-                steps, seed = self.config.fqe_steps, config.train.seed
                 with self.trainer.holding(record):
                     with preserved_rng(), self.trainer.interrupts.at_once():
                         logs = proxies(self.trainer.algo, *self._data, steps, seed)

@@ -35,9 +35,8 @@ def _leave_the_terminal() -> None:
 class Interrupts(AbstractContextManager):
     """Tells a training between two steps whether to stop or to save (``check``).
 
-    A program uses it as a context manager: SIGINT, SIGTERM and SIGHUP stop the training, and a
-    second one ends the process at once; SIGUSR1 saves. A signal that is ignored, as below
-    ``nohup``, stays ignored.
+    A program uses it as a context manager: SIGINT, SIGTERM and SIGHUP stop the training, a second
+    one ends the process at once; SIGUSR1 saves. An ignored signal (``nohup``) stays ignored.
     """
 
     def __init__(self) -> None:
@@ -76,9 +75,8 @@ class Interrupts(AbstractContextManager):
         time.sleep(SAID_AFTER_S)
         if self._stop_waits:
             log.warning(
-                f"{signal.Signals(number).name}: the training stops when the step that it waits "
-                "for is over; a second signal ends it at once, and --resume goes on from the last "
-                "checkpoint"
+                f"{signal.Signals(number).name}: the training stops after the step that it waits "
+                "for; a second signal ends it at once: --resume goes on from the last checkpoint"
             )
 
     def _save(self, *_: Any) -> None:

@@ -84,9 +84,7 @@ def train(
     """
     with parallel.joined():
         if config.train.num_steps and parallel.num_ranks() > 1:
-            raise ValueError(
-                "train.num_steps: a training that acts is one process; start it without torchrun"
-            )
+            raise ValueError("train.num_steps: acting needs one process; start without torchrun")
         if run is None:  # before the data is read
             RunFolder.check_place(config)
             if config.train.model_dest:
@@ -185,8 +183,7 @@ def _within_memory(records: Iterator[Record]) -> Iterator[Record]:
 def _tests(
     trainer: Training, evaluator: Evaluator, checkpointer: Checkpointer | None = None
 ) -> Iterator[Record]:
-    """Test the best checkpoint, as far as it is known here, and the last policy, if that is wanted:
-    once, if both are the same."""
+    """Test the best checkpoint, where it is known, and if that is wanted the last policy, once."""
     algo, wants_last = trainer.algo, trainer.config.experiment.rollout.test_last
     best = None if checkpointer is None else checkpointer.best_checkpoint
     is_last = best is not None and best == trainer.run.checkpoint(trainer.epoch)

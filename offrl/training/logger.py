@@ -26,8 +26,7 @@ class Logger:
 
     ``metrics.jsonl`` has a line per record, ``metrics.csv`` a line per number (``type, epoch,
     step, time, name, value``). After a resume all files hold what an uninterrupted run would have
-    written: what the checkpoint does not know of is dropped, for it comes again. Damaged lines are
-    left out with a warning.
+    written: what the checkpoint does not know of is dropped, as damaged lines are with a warning.
     """
 
     def __init__(self, trainer: Loop):

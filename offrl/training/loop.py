@@ -112,8 +112,7 @@ class Loop(Recording, ABC):
 
     @contextmanager
     def holding(self, record: Record) -> Iterator[None]:
-        """Let the record come again if the work of a wrapper, before it passes it on, is
-        abandoned."""
+        """Let the record come again if a wrapper's work, before it passes it on, is abandoned."""
         self.pending = record
         yield
         self.pending = None
@@ -237,8 +236,7 @@ class Training(Loop):
         if high != -low:
             raise ValueError(
                 f"{self.config.algo_name}: the weights are no longer those of the other processes; "
-                "only gradients in Algo.optimize are averaged, so make every step there, or "
-                "train in one process"
+                "only Algo.optimize averages gradients: make every step there, or use one process"
             )
 
     def _diverged(self, step: int) -> None:
@@ -293,8 +291,7 @@ class Training(Loop):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state`` as if never interrupted. What would make a difference is logged as a
-        warning."""
+        """Go on from ``state`` as if never interrupted. Warns of what makes a difference."""
         theirs, ours = state["algo_name"], self.config.algo_name
         if theirs != ours:
             raise ValueError(f"a checkpoint of {theirs!r}; this run trains {ours!r}")

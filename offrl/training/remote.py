@@ -70,13 +70,11 @@ class RemoteTraining:
         if error is None:
             return self.future.result()
         cause = getattr(error, "cause", None)  # what was raised there
-        return (
-            cause
-            if isinstance(cause, Exception)
-            else ChildProcessError(
-                f"a training on Ray was lost ({type(error).__name__}); if memory is short, use "
-                "fewer CPUs (ray start --num-cpus), and go on with offrl train --resume"
-            )
+        if isinstance(cause, Exception):
+            return cause
+        return ChildProcessError(
+            f"a training on Ray was lost ({type(error).__name__}); if memory is short, use fewer "
+            "CPUs (ray start --num-cpus), and go on with offrl train --resume"
         )
 
 

@@ -105,8 +105,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> tuple["RunFolder", Any]:
-        """Open the folder of an earlier run, and read its config. What a killed process was writing
-        there is removed."""
+        """Open the folder of an earlier run, read its config, and remove half-written files."""
         path = Path(path).expanduser().absolute()
         configs = sorted(path.glob("config-*.json"))
         if not configs:
@@ -199,10 +198,10 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
                 shutil.copyfile(path, file)
             step = state["variable_state"]["step"]
             reached = max((record["step"] for record in read_records(run.metrics)[0]), default=step)
-            repeated = f"steps {step + 1} to {reached} are repeated" if reached > step else ""
+            nothing = "as far as the log says, nothing is repeated"
+            repeated = f"steps {step + 1} to {reached} are repeated" if reached > step else nothing
             log.warning(
-                f"going on from {path.relative_to(run.path)}, step {step}: "
-                f"{repeated or 'as far as the log says, nothing is repeated'} "
+                f"going on from {path.relative_to(run.path)}, step {step}: {repeated} "
                 f"({'; '.join(problems)})"
             )
         return path, state
@@ -259,8 +258,7 @@ def git_commit() -> str:
     from it; ``nogit`` if git does not tell. Where offrl is no clone, give its version."""
     if not (PROJECT_ROOT / ".git").exists():
         return f"v{offrl.__version__}"
-    # Of this project alone, whichever repositories lie around it, the environment names, or other
-    # users own.
+    # Of this project alone, whatever lies around it, the environment names, or other users own.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environ |= {"GIT_DIR": str(PROJECT_ROOT / ".git"), "GIT_WORK_TREE": str(PROJECT_ROOT)}
     ask = partial(git, "-C", str(PROJECT_ROOT), environ=environ)
