@@ -71,9 +71,8 @@ class Experiment:
         return several | describe_policy(*policy, *data, self.instructions)
 
     def _evaluation_environments(self, langs: Sequence[str | None]) -> dict[str, dict[str, Any]]:
-        """Find the ``env_args`` of each dataset, whose instruction is in ``langs``, and of
-        ``additional_envs``, by their names in the logs. The config's ``env`` and
-        ``env_meta_update_dict`` are laid over them."""
+        """Find the ``env_args`` of each dataset, whose instruction is in ``langs``, and of the
+        ``additional_envs``, by their names in the logs, changed as the config says."""
         config, experiment = self.config, self.config.experiment
         _check_controllers(self.dataset.sources)
         found: list[tuple[str, dict[str, Any]]] = []
@@ -163,8 +162,7 @@ def _checked(config: Config, resumes: bool) -> Config:
         places = (place for place, part in config.observation.parts() if part.has_goals)
         raise ValueError(
             f'{next(places)}.modalities.goal: the data has no goals; set train.goal_mode to "last" '
-            '(the last observation of a demonstration), "future_uniform" (any later one) or '
-            "another mode, or name no goals"
+            '(observation of a demonstration), "future_uniform" (any later), ..., or name no goals'
         )
     if config.train.goal_mode is not None and not config.observation.has_goals:
         key = "goal_rewards" if config.train.goal_rewards else "goal_mode"
@@ -185,8 +183,7 @@ def _checked(config: Config, resumes: bool) -> Config:
 
 
 def _check_controllers(sources: Sequence[Source]) -> None:
-    """Raise ``ValueError`` where one environment was recorded with different controllers, for which
-    the same actions mean something else."""
+    """Raise ``ValueError`` where one environment was recorded with different controllers."""
     firsts: dict[str, Source] = {}
     for source in sources:
         env_args = source.env_args or {}

@@ -1,5 +1,4 @@
-"""Settings that follow from the environment that is acted in: observations, actions, and
-whether they suit the algorithm."""
+"""Settings that follow from the environment that is acted in, and whether they suit."""
 
 import json
 import math
@@ -79,8 +78,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
     if "rewards" not in algo_class.NEEDS and not algo_class.ASKS_EXPERT:
         raise ValueError(
             f"algo_name: {config.algo_name} learns nothing from the rewards of its own steps; name "
-            "an algorithm that does, for example ppo, or leave out train.num_steps and learn from "
-            "data (train.data)"
+            "one that does, such as ppo, or learn from train.data, without train.num_steps"
         )
     if kind not in algo_class.ACTIONS:
         others = "dqn or ppo" if is_discrete else "sac, td3 or ppo"
@@ -174,8 +172,7 @@ def _remedy(key: str, space: Any, wrappers: Sequence[Any]) -> str:
 
 
 def asked_obs_keys(config: Config) -> list[str] | None:
-    """List the observations to ask environments for: those that the config names, if it does.
-    ``None``: all, which an expert may look at, too."""
+    """List the observations that the config names. ``None``: all are asked for, as by experts."""
     algo_class, _ = ALGOS[config.algo_name](config.algo)
     named = modalities(config.observation).get("obs", {})
     is_default = named == modalities(ObservationConfig())["obs"]

@@ -82,9 +82,8 @@ def parts_of(parameters: Iterable[Parameter]) -> list[Parameter]:
 
 
 def clip_norm(gradients: list[Tensor], limit: float) -> Tensor:
-    """Scale gradients down to the ``limit`` of their common norm, if it is larger, as
-    ``torch.nn.utils.clip_grad_norm_`` does, and return the norm before that. This saves 3 % of a
-    step of PPO with small networks."""
+    """Scale gradients down to the ``limit`` of their common norm, and return the norm before, as
+    ``torch.nn.utils.clip_grad_norm_`` does. This saves 3 % of a step of small networks (PPO)."""
     norm = total_norm(gradients)
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     if HAS_KERNELS:

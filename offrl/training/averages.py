@@ -18,8 +18,7 @@ class Averages:
     """Averages numbers by their names, each over the records that have it.
 
     ``add`` takes floats. ``add_step`` takes tensors and does not wait for their device: it copies
-    them into a row, as hundreds of small tensors would scatter the large ones over the heap, and
-    ``fold`` adds the rows to the sums.
+    them into a row, as many small tensors would scatter large ones over the heap; ``fold`` adds up.
 
     capacity: The largest number of steps between two folds.
     """

@@ -60,8 +60,7 @@ class Evaluator:
                 self._pools = self._make_pools()
             except ValueError as error:
                 raise ValueError(
-                    f"{error}; if this cannot be corrected, train without evaluation "
-                    "(experiment.rollout.enabled=false)"
+                    f"{error}; correct this, or train with experiment.rollout.enabled=false"
                 ) from None
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
@@ -154,9 +153,8 @@ class Evaluator:
         free = (num_cpus - explorers) // num_pools
         if free < 1:
             raise ValueError(
-                f"distributed.explorers: {explorers} leave none of the {num_cpus} CPUs of the Ray "
-                f"for the evaluation in {num_pools} environments; use fewer, or "
-                "experiment.rollout.backend=processes"
+                f"distributed.explorers: {explorers} leave none of Ray's {num_cpus} CPUs for "
+                f"evaluating in {num_pools} environments; use fewer, or experiment.rollout.backend=processes"
             )
         return min(self.config.num_workers or free, free)
 
@@ -191,7 +189,7 @@ def _report_lost(kind: str, name: str, results: Sequence[EpisodeResult]) -> None
         log.warning(
             f"the evaluation ({kind}) in {name} failed: {len(lost)} of {len(results)} episodes "
             f"could not be run, the first with seed {lost[0].request.seed}: {lost[0].error}; "
-            f"{chooses}. Mend the simulator, or, if memory is short, set fewer rollout.num_workers"
+            f"{chooses}. Mend the simulator, or use fewer experiment.rollout.num_workers (memory)"
         )
 
 

@@ -88,15 +88,13 @@ class Interrupts(AbstractContextManager):
         return self.saves or self._signal is not None
 
     def check(self, number: int | None = None) -> None:
-        """Raise ``Interrupted`` if a signal has come that stops the training, or if ``number``, on
-        which all processes agreed, is that of one."""
+        """Raise ``Interrupted`` if a signal stops the training: ``number``, if all agreed on it."""
         number = self._signal if number is None else number
         if number:
             raise Interrupted(number)
 
     def agree(self) -> tuple[bool, int]:
-        """Tell all processes of a training what one of them is asked. Returns whether to save, and
-        the signal that stops them, or 0."""
+        """Share what one process is asked. Returns whether to save, and which signal stops all."""
         saves, number = parallel.largest(self.saves, self._signal or 0)
         self.saves |= bool(saves)
         return bool(saves), int(number)

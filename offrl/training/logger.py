@@ -104,8 +104,7 @@ class Logger:
             self._wandb.log(scalars | {"epoch": record["epoch"]}, step=record["step"])
 
     def _draw(self, record: Record) -> dict[str, float]:
-        """Let TensorBoard draw the numbers, and return them by robomimic's tags: ``Train/Loss``,
-        ``Rollout/Success_Rate/Lift``, ..."""
+        """Draw the numbers, and return them by robomimic's tags (``Rollout/Success_Rate/Lift``)."""
         group = TENSORBOARD_TAGS.get(record["type"].removeprefix("env_"))
         suffix, logs = "", record["logs"].items() if group else ()
         if group in ("Rollout", "Test"):

@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 class Loop(Recording, ABC):
     """A training in epochs and a run folder, which can be left and entered again at any record.
 
-    A subclass has the source of what is learned from: it begins each epoch, does its work, and
-    finishes the records that tell of it.
+    A subclass, the source of what is learned from, begins epochs, works, and finishes records.
 
     run: An earlier run, to go on with.
     """
@@ -227,8 +226,7 @@ class Training(Loop):
         return checked_logs(self.algo.log_info(averages.mean()), may_be_infinite)
 
     def _check_weights(self) -> None:
-        """Raise ``ValueError`` for weights that are not finite, as those after a finite loss can
-        be: no checkpoint may hold them."""
+        """Raise ``ValueError`` for weights that no checkpoint may hold, as they are not finite."""
         norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
         if not torch.isfinite(norm):
             self._diverged(self.step)

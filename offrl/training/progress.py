@@ -11,8 +11,7 @@ from offrl.training.loop import Loop, Record
 
 
 class Progress:
-    """Shows a bar over the steps, and a line for each evaluation. Without a terminal it prints a
-    line now and then instead of the bar."""
+    """Shows a bar over the steps, or lines where there is no terminal, and one per evaluation."""
 
     SECONDS_BETWEEN_LINES = 10.0
 

@@ -71,8 +71,7 @@ class RunFolder:
     def create(
         cls, config: AnyConfig, fill: Callable[["RunFolder"], None] | None = None
     ) -> "RunFolder":
-        """Make a new folder with the config in it and what ``fill`` writes there. It appears when
-        it is complete, and nothing else is touched."""
+        """Make a new folder with the config and what ``fill`` writes. It appears complete."""
         with _place_of_runs(config) as parent:
             parent.mkdir(parents=True, exist_ok=True)
             partial = cls(parent / f".{time.time_ns()}.{os.getpid()}.partial")
