@@ -97,6 +97,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
     "offrl.training.online": "offrl.training.acting",
     "offrl.training.pipeline": "offrl.pipelines.run",
     "offrl.training.proxies": "offrl.training.evaluator",
+    "offrl.training.remote": "offrl.training.launch",
     "offrl.training.resume": "offrl.training.run",
     "offrl.training.search": "offrl.studies.search",
     "offrl.training.study": "offrl.studies.run",

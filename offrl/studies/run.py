@@ -24,7 +24,7 @@ from offrl.reports.results import BEGUN, FINISHED
 from offrl.reports.run import Run
 from offrl.studies.cells import Cell
 from offrl.studies.table import CONFIG, WHY, read_run, result_line, write_table
-from offrl.training.remote import RemoteTraining
+from offrl.training.launch import RemoteTraining
 from offrl.tree import differences, merge
 
 log = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.studies.run import CellRunner, LocalTraining, problem_of
     from offrl.studies.search import search
     from offrl.studies.table import CONFIG, TABLE
-    from offrl.training.remote import RemoteTraining, on_ray
+    from offrl.training.launch import RemoteTraining, on_ray
 
     if study.search:  # before hours of it
         for why in dict.fromkeys(filter(None, map(problem_of, planned))):

@@ -153,8 +153,8 @@ class Evaluator:
         free = (num_cpus - explorers) // num_pools
         if free < 1:
             raise ValueError(
-                f"distributed.explorers: {explorers} leave none of Ray's {num_cpus} CPUs for "
-                f"evaluating in {num_pools} environments; use fewer, or experiment.rollout.backend=processes"
+                f"distributed.explorers: {explorers} leave none of Ray's {num_cpus} CPUs for the "
+                f"{num_pools} evaluations; use fewer, or experiment.rollout.backend=processes"
             )
         return min(self.config.num_workers or free, free)
 
