@@ -131,9 +131,6 @@ class BC(PolicyAlgo):
             self.nets["policy"] = models.vae_from_config(*parts)
         else:
             self.nets["policy"] = models.actor_from_config(*parts, is_discrete=self.is_discrete)
-        self._check_windows()
-
-    def _check_windows(self) -> None:
         train, rnn = self.global_config.train, self.algo_config.rnn
         transformer = self.algo_config.transformer
         context = transformer.context_length
@@ -183,19 +180,20 @@ class BC(PolicyAlgo):
             return slice(context), slice(context - 1, 2 * context - 1), slice(None), 0
         return slice(context), slice(context), slice(None), -1
 
-    def _actor_losses(self, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute the terms of the loss, per time step ``[B, T]``."""
+        net, vae = self.nets["policy"], self.algo_config.vae
+        if vae.enabled:
+            temperature = vae.prior.temperature(self.epoch or 0)
+            return net.losses(batch["obs"], batch["actions"], temperature)
         *_, answers, _ = self._steps()
-        pi, _ = self.nets["policy"](batch["obs"], answers=answers)
+        pi, _ = net(batch["obs"], answers=answers)
         losses = {}
         for term, weight in self._weights(pi.LOSSES).items():
             # One without weight is for the log alone: it needs no graph.
             with torch.set_grad_enabled(torch.is_grad_enabled() and weight != 0):
                 losses[term] = pi.loss(term, batch["actions"])
         return losses
-
-    def _vae_losses(self, batch: Batch) -> dict[str, Tensor]:
-        temperature = self.algo_config.vae.prior.temperature(self.epoch or 0)
-        return self.nets["policy"].losses(batch["obs"], batch["actions"], temperature)
 
     def _weights(self, terms: Iterable[str]) -> dict[str, float]:
         loss = self.algo_config.loss
@@ -210,8 +208,8 @@ class BC(PolicyAlgo):
         return {term: known.get(term, 0.0) for term in terms}
 
     def update(self, batch: Batch) -> Info:
-        losses = self._vae_losses if self.algo_config.vae.enabled else self._actor_losses
-        terms = {term: masked_mean(v, batch["pad_mask"]) for term, v in losses(batch).items()}
+        mask = batch["pad_mask"]
+        terms = {term: masked_mean(each, mask) for term, each in self.losses(batch).items()}
         weighted = [w * terms[term] for term, w in self._weights(terms).items() if w]
         loss = sum(weighted[1:], weighted[0])
         logs = {LOG_NAMES[term]: value for term, value in terms.items() if term in LOG_NAMES}

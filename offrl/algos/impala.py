@@ -63,16 +63,8 @@ class Impala(PolicyGradient):
         log_ratios = log_probs - batch["log_probs"]
         parts = batch["rewards"], values, batch["terminated"], batch["mask"], log_ratios
         rewards, v, terminated, mask, ratios = (x.view(shape).cpu().numpy() for x in parts)
-        found = vtrace(
-            rewards,
-            v,
-            terminated,
-            ends_of(mask),
-            ratios,
-            config.discount,
-            config.rho_bar,
-            config.c_bar,
-        )
+        limits = config.discount, config.rho_bar, config.c_bar
+        found = vtrace(rewards, v, terminated, ends_of(mask), ratios, *limits)
         targets, advantages = (torch.from_numpy(x).flatten().to(self.device) for x in found)
         return targets, advantages
 
