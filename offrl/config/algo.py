@@ -183,8 +183,7 @@ class DistributionalCriticConfig(CriticConfig):
     def _is_bounded(self) -> "DistributionalCriticConfig":
         if self.distributional.enabled and self.value_bounds is None:
             raise ValueError(
-                "value_bounds: a distributional critic needs the least and the largest possible "
-                "return, e.g. [0, 1]"
+                "value_bounds: distributional critics need the least and largest return, as [0, 1]"
             )
         return self
 

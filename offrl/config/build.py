@@ -126,9 +126,7 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
     overrides = upgrade_config(content)
     stated = overrides["algo_name"]
     if stated != algo_name:
-        raise ValueError(
-            f"algo_name: the config is for {shown(stated)}, but {shown(algo_name)} was asked for"
-        )
+        raise ValueError(f"algo_name: the config is for {shown(stated)}, not {shown(algo_name)}")
     allow_names(_of_policy(overrides))
     section = ALGO_CONFIGS[algo_name]
     config = complete_config(algo_name, section, overrides)

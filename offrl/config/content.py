@@ -30,8 +30,7 @@ def check_content(content: T) -> T:
             )
         if count == MOST_VALUES:
             raise ValueError(
-                f"{where}more than {MOST_VALUES} values (aliases of YAML count each time); a "
-                "config has some hundreds"
+                f"{where}more than {MOST_VALUES} values (aliases count each time); leave some out"
             )
         problem = _problem(value)
         if problem:

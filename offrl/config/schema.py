@@ -11,15 +11,7 @@ from pydantic import Field, field_validator
 
 from offrl.config.algo import AlgoConfig
 from offrl.config.online import LONGEST_EPISODE, DistributedConfig
-from offrl.config.section import (
-    Count,
-    FreeMap,
-    KeyLists,
-    Map,
-    MustBe,
-    Section,
-    without_effect,
-)
+from offrl.config.section import Count, FreeMap, KeyLists, Map, MustBe, Section, without_effect
 from offrl.config.train import TrainConfig
 from offrl.registry import shown
 

@@ -22,12 +22,10 @@ class _YamlLoader(yaml.SafeLoader):
         kind = node.tag.rpartition(":")[2]
         is_number = kind in ("int", "float") or getattr(node, "style", "") is None
         if kind == "timestamp" or is_number and _AMBIGUOUS.fullmatch(node.value):
+            problem = f"{shown(node.value)} can be read in several ways"
+            remedy = "write a plain number, or quotes around text"
             raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                f"{shown(node.value)} can be read in several ways; write a plain number, or quotes "
-                "around text",
-                node.start_mark,
+                None, None, f"{problem}; {remedy}", node.start_mark
             )
         return super().construct_scalar(node)
 

@@ -126,8 +126,7 @@ class Plan:
             files = own or shipped_configs(entry.config)
             if not files:
                 raise FileNotFoundError(
-                    f"configs: no file matches {shown(entry.config)} beside the study or among the "
-                    "configs that ship"
+                    f"configs: no file matches {shown(entry.config)}, beside the study or shipped"
                 )
         found = [_read(file, entry, self.beside) for file in files]
         bases = [config.base for config in found]
