@@ -84,16 +84,12 @@ class _Experiment(Section):
     logging: LoggingConfig = LoggingConfig()
 
 
-class _Train(Section):
-    """Two keys of ``TrainConfig``."""
-
+class _Train(Section):  # two keys of TrainConfig
     seed: int = Field(1, ge=0)
     output_dir: str = "runs"
 
 
-class _Distributed(Section):
-    """A key of ``DistributedConfig``."""
-
+class _Distributed(Section):  # a key of DistributedConfig
     address: str | None = None
 
 

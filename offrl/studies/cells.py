@@ -129,12 +129,9 @@ class Plan:
                     f"configs: no file matches {shown(entry.config)}, beside the study or shipped"
                 )
         found = [_read(file, entry, self.beside) for file in files]
-        bases = [config.base for config in found]
-        found = [  # robomimic writes a scan beside the file that it varies
-            config
-            for i, config in enumerate(found)
-            if config.folder not in (*bases[:i], *bases[i + 1 :])
-        ]
+        # robomimic writes a scan beside the file that it varies.
+        bases = {config.base for config in found if config.base != config.folder}
+        found = [config for config in found if config.folder not in bases]
         seeds = {config.seed for config in found if config.content}
         is_scanned = any(_is_seed(key) for config in found for key in config.scanned)
         if self.study.seeds and (len(seeds) > 1 or is_scanned):
