@@ -97,7 +97,7 @@ class Session:
             names.check_free(self._config_file)
             if self._config_file is not None:
                 put_beside(self._config_file, names.config(self._config_file), is_linked=False)
-        with self._own_unless(env) as used:
+        with self._environment(env) as used:
             online = config.train.online
             if said["train"].get("online", {}).get("solved_return") is None:
                 known = getattr(env or used, "env_solution", online.solved_return)
@@ -143,14 +143,14 @@ class Session:
         config = complete(merge(self.config.to_dict(), said))
         requests = requests_of(config.experiment.rollout, TEST_SEEDS)
         results: list[EpisodeResult] = []
-        with self._own_unless(env) as env:
-            if getattr(env, "play", False) and not env.is_shown:  # type: ignore[union-attr]
+        with self._environment(env) as used:
+            if getattr(used, "play", False) and not used.is_shown:
                 film = free_name(Path(f"play-{sha8(gitsha)}.mp4"))
-                results = watch(player, env, requests, film)
+                results = watch(player, used, requests, film)
                 log.info(f"{film}")
             else:
                 with suppress(Finished):  # the window was closed
-                    results.extend(run_episodes(player, env, requests))
+                    results.extend(run_episodes(player, used, requests))
         return summarize(results)
 
     def _trainer_in(
@@ -168,7 +168,7 @@ class Session:
     def _use(self, trainer: Trainer) -> None:
         self.trainer, self.by_hand = trainer, ByHand(trainer)
 
-    def _own_unless(self, env: Any) -> AbstractContextManager:
+    def _environment(self, env: Any) -> AbstractContextManager[Any]:
         """Give ``env`` offrl's methods; or make one by the config, which is closed in the end."""
         if env is None:
             return closing(Environment(self.config))
