@@ -72,8 +72,7 @@ def transformed(
     stats: Mapping[str, float] | None = None,
 ) -> tuple[np.ndarray, Mapping[str, float]]:
     """Compute ``scale * normalised(clipped(r)) + shift`` of every step, a number or ``[1]`` of
-    each, by ``config`` (``train.rewards``). Returns them and the statistics that normalised
-    them."""
+    each, by ``config`` (``train.rewards``). Returns them and the statistics that normalise."""
     if config.get("clip"):
         rewards = rewards.clip(*config["clip"])
     stats = stats or reward_statistics(rewards, lengths, config.get("normalization"))

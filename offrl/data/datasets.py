@@ -70,8 +70,7 @@ def obs_keys(config: Config) -> set[str]:
 def make_dataset(
     config: Config, instructions: Mapping[str, np.ndarray], **changes: Any
 ) -> SequenceDataset:
-    """Open ``train.data``, by default the demonstrations to train on; ``changes`` are arguments of
-    ``SequenceDataset``."""
+    """Open what is trained on, with ``changes`` of the arguments of ``SequenceDataset``."""
     train = config.train
     entries = train.data or []
     constants = [

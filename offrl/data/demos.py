@@ -155,9 +155,8 @@ class Demos(Episodes):
 
     @abstractmethod
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
-        """Raise ``ValueError`` for a key that a demonstration lacks, a length that differs from
-        that of the actions, a shape that differs between demonstrations, or values that are no
-        numbers."""
+        """Raise ``ValueError`` for a key that a demonstration lacks, a length unlike that of the
+        actions, a shape that differs between demonstrations, or values that are no numbers."""
 
     @abstractmethod
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
@@ -200,8 +199,7 @@ class Demos(Episodes):
     def _numbers(
         self, rows: np.ndarray, demos: Sequence[str], key: str, lengths: Any, first_step: int = 0
     ) -> np.ndarray:
-        """Return rows as uint8 or float32; ``ValueError`` unless they are finite, and ``dones`` 0
-        or 1."""
+        """Return rows as uint8 or float32; ``ValueError`` unless finite, and ``dones`` 0 or 1."""
         is_sound = key not in SWITCHES or ((rows == 0) | (rows == 1)).all()
         if rows.dtype != np.uint8:
             with np.errstate(over="ignore"):

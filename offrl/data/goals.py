@@ -24,8 +24,7 @@ class Goals(NamedTuple):
     ``last``: the end of its demonstration. ``future_uniform``: each state after the window's
     current one is as likely as the others. ``future_geometric``: one that is ``k`` steps ahead has
     the probability ``(1 - discount) discount^(k - 1)``; what would lie behind the end is the end.
-    ``mixture``: by ``shares`` the current state itself, one of the future (geometric) or any state
-    of the data.
+    ``mixture``: by ``shares`` the current state, one of the future (geometric), or any of the data.
     """
 
     mode: GoalMode
@@ -46,8 +45,7 @@ class Goals(NamedTuple):
         return torch.minimum(ahead.long(), steps - 1)
 
     def kinds(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Say which goals of a mixture are the current state, and which may be any, ``[B]``
-        each."""
+        """Say which goals ``[B]`` of a mixture are the current state, and which may be any."""
         current, future = self.shares["current"], self.shares["future"]
         return draws[:, 1] < current, draws[:, 1] >= current + future
 

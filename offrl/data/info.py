@@ -130,6 +130,14 @@ class DataInfo:
             names = self._features[0]
             found = unusual({name: np.array([f[name] for f in self._features]) for name in names})
             unusual_ones = [f"{self.names[i]}: {sentence}" for i, sentence in found]
+        remarks = [
+            remark for _, array in sorted(self._arrays.items()) for remark in array.remarks()
+        ]
+        remarks += in_other_files(self._external)
+        for same in self._alike.values():
+            if len(same) > 1:
+                shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")
+                remarks.append(f"{shown} are the same, but for images, which were not compared")
         files = self.path.rglob("*") if self.path.is_dir() else [self.path]
         return {
             "dataset": str(self.path),
@@ -147,20 +155,9 @@ class DataInfo:
             "environment": environment,
             "provenance": provenance_of(self.path),
             "wrong": self.wrong,
-            "remarks": self._remarks(),
+            "remarks": remarks,
             "unusual": unusual_ones,
         }
-
-    def _remarks(self) -> list[str]:
-        remarks = [
-            remark for _, array in sorted(self._arrays.items()) for remark in array.remarks()
-        ]
-        remarks += in_other_files(self._external)
-        for same in self._alike.values():
-            if len(same) > 1:
-                shown = ", ".join(same[:10]) + (", ..." if len(same) > 10 else "")
-                remarks.append(f"{shown} are the same, but for images, which were not compared")
-        return remarks
 
 
 class ArrayFacts:
@@ -170,7 +167,12 @@ class ArrayFacts:
         self.name = name
         self.shape, self.dtype = tuple(map(int, array.shape[1:])), str(array.dtype)
         self.is_image = len(self.shape) == 3
-        self.storage = _storage(array) if isinstance(array, StoredArray) else "plain"
+        self.storage = "plain"
+        if isinstance(array, StoredArray):
+            dataset = array.dataset
+            filters = [dataset.compression, "checksums" if dataset.fletcher32 else None]
+            filters = [f"{dataset.attrs['frames']} frames"] if array.is_frames else filters
+            self.storage = ", ".join(filter(None, filters)) or "plain"
         self.bytes_on_disk = self.num_rows = 0
         self._low: Any = None
         self._high: Any = None
@@ -214,14 +216,6 @@ class ArrayFacts:
                 each = zip(np.ravel(self._low), np.ravel(self._high), strict=True)
                 facts["ranges"] = [[_number(low), _number(high)] for low, high in each]
         return facts | {"bytes_on_disk": self.bytes_on_disk, "storage": self.storage}
-
-
-def _storage(array: StoredArray) -> str:
-    dataset = array.dataset
-    if array.is_frames:
-        return f"{dataset.attrs['frames']} frames"
-    filters = [dataset.compression, "checksums" if dataset.fletcher32 else None]
-    return ", ".join(filter(None, filters)) or "plain"
 
 
 def _spread(numbers: Sequence[float] | np.ndarray) -> dict[str, float | None] | None:

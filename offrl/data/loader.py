@@ -17,8 +17,7 @@ Batches = Iterator[dict[str, Any]]
 
 
 class BatchLoader:
-    """Yields batches of windows without end: pass after pass over the data, each in an order of its
-    own.
+    """Yields batches of windows without end: passes over the data, each in an order of its own.
 
     The order of pass ``p`` is drawn from ``(seed, p)`` alone, so ``position``, the number of
     batches given out, is all the state there is: set it to go on from there. As in robomimic the
@@ -70,8 +69,7 @@ class BatchLoader:
             yield batch
 
     def _read_ahead(self) -> Batches:
-        """Read batches in processes. They come through sockets, whose size is how far they read
-        ahead."""
+        """Read batches in processes, as far ahead as the sockets that they come through hold."""
         readers: list[Child] = []
         try:
             for first in range(self.num_workers):

@@ -46,8 +46,7 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:
-    """Hash files, also those in folders, by size and 64 evenly spaced blocks: this is as quick for
-    50 GB as for 5 MB."""
+    """Hash files, also those in folders, by size and 64 blocks: as quick for 50 GB as for 5 MB."""
     digest = hashlib.sha256()
     inside = [sorted(Path(p).rglob("*")) if os.path.isdir(p) else [p] for p in paths]
     for path in filter(os.path.isfile, itertools.chain(*inside)):

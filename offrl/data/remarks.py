@@ -187,12 +187,10 @@ def is_vectors(array: Any, length: int) -> bool:
 
 
 def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
-    """Find the demonstrations that are unlike the others, the strangest first, each with a sentence
-    on what is unusual.
+    """Find the demonstrations that are unlike the others, the strangest first, and say why.
 
     features: ``[N]`` values each. One is unusual that is not finite, or further from the median
-    than 3.5 standard deviations as the median deviation gives them (the mean deviation, where most
-    values are equal).
+    than 3.5 standard deviations by the median deviation (by the mean one, where most are equal).
     """
     found = []
     for name, values in features.items():

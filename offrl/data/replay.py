@@ -31,8 +31,7 @@ class ReplayStore(StepStore):
     num_frames: the number of observations that are seen at once, and therefore kept together.
     discount: of the rewards in the column ``returns``, if there is one: the sum of the rewards up
         to the end of the episode, which is known when it has ended. Before it is minus infinity, a
-        lower bound that binds nothing (Nakamoto et al., 2023, arXiv:2303.05479, add whole episodes
-        only).
+        lower bound that binds nothing (Nakamoto et al., 2023, arXiv:2303.05479, add whole ones).
     """
 
     def __init__(
@@ -98,7 +97,12 @@ class ReplayStore(StepStore):
         for env in envs[~stepped.is_step]:  # of one that was lost, the steps before are cut off
             self._cut_off(env)
         for env in envs[stepped.terminated | stepped.truncated]:
-            self._end_episode(env)
+            episode = slice(self.begun[env], self.heads[env] + 1)
+            self.ends[episode] = self.heads[env]
+            if "returns" in self.arrays:
+                rewards, dones = (self.arrays[key][episode] for key in ("rewards", "dones"))
+                found = returns_to_go(rewards, dones, np.array([len(rewards)]), self.discount)
+                self.arrays["returns"][episode] = found
         for i, obs in stepped.final_obs.items():
             self._observe(envs[i : i + 1], {key: x[None] for key, x in obs.items()})
         if (begins := envs[stepped.begins]).size:
@@ -140,17 +144,8 @@ class ReplayStore(StepStore):
         self.heads[envs] = rows
         self.filled[envs] = np.maximum(self.filled[envs], rows - self.parts[envs] + 1)
 
-    def _end_episode(self, env: int) -> None:
-        episode = slice(self.begun[env], self.heads[env] + 1)
-        self.ends[episode] = self.heads[env]
-        if "returns" in self.arrays:
-            rewards, dones = (self.arrays[key][episode] for key in ("rewards", "dones"))
-            found = returns_to_go(rewards, dones, np.array([len(rewards)]), self.discount)
-            self.arrays["returns"][episode] = found
-
     def choose(self, uniform: Tensor) -> Tensor:
-        """Choose a row for each number ``[B]`` in [0, 1), all filled rows equally likely; not all
-        of them are steps."""
+        """Choose a row for each number ``[B]`` in [0, 1), all filled ones alike, steps or not."""
         total = int(self.filled.sum())
         chosen = (uniform * total).long()
         if self.num_envs == 1:
@@ -269,8 +264,7 @@ class Replay(WindowDataset):
             num -= together
 
     def draw(self, num: int, batch_size: int) -> dict[str, Any]:
-        """Draw ``num`` batches as one, each of which has its share of demonstrations behind the
-        steps that were taken."""
+        """Draw ``num`` batches as one, each with its demonstrations behind the steps taken."""
         num_demos = self._num_demos(batch_size)
         num_steps = batch_size - num_demos
         self._drawn = torch.empty(0)

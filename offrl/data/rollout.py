@@ -89,21 +89,15 @@ def episodes_of(replay: Mapping[str, Any], max_steps: int | None = None) -> Iter
         steps = by_age[own["is_step"][by_age]]
         steps = steps[: None if max_steps is None else (max_steps + env) // len(ends)]
         observed = [key for key in own if key.startswith("obs/")]
-        for now in np.split(steps, _starts(own, steps)) if len(steps) else ():
+        if not len(steps):
+            continue
+        # An episode begins where a step does not go on from where the one before led: the next row
+        # or, where the rows wrap around (``ReplayStore.restart``), the first with the same frames.
+        later, after = steps[1:], steps[:-1] + 1
+        wraps = (after == len(own["is_step"]) - 1) & (own["begins"][later] == own["begins"][:1])
+        for now in np.split(steps, 1 + np.flatnonzero((later != after) & ~wraps)):
             episode = {key: own[key][now] for key in ("actions", "rewards", "dones", *observed)}
             episode |= {f"next_{key}": own[key][now + 1] for key in observed}
             timeouts = np.zeros(len(now), dtype=np.float32)
             timeouts[-1] = 1 - episode["dones"][-1]
             yield episode | {"timeouts": timeouts}
-
-
-def _starts(rows: Steps, steps: np.ndarray) -> np.ndarray:
-    """Find the steps, but the first, that begin an episode: those that do not go on from where the
-    step before led, in the next row or, behind the last row, in the first with the same frames.
-
-    Where the rows wrap around, the last one shows the same as one of the first, from which the
-    episode goes on (``ReplayStore.restart``).
-    """
-    now, after = steps[1:], steps[:-1] + 1
-    wraps = (after == len(rows["is_step"]) - 1) & (rows["begins"][now] == rows["begins"][:1])
-    return 1 + np.flatnonzero((now != after) & ~wraps)

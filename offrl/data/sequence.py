@@ -257,19 +257,16 @@ class SequenceDataset(WindowDataset):
         return torch.from_numpy(self.store.first_rows).to(self.device)
 
     def get_obs_normalization_stats(self) -> dict[str, Statistics]:
-        """Return ``{key: {"scale": [1, D], "offset": [1, D]}}``; empty unless
-        ``hdf5_normalize_obs``."""
+        """Return ``{key: {"scale", "offset": [1, D]}}``; empty unless ``hdf5_normalize_obs``."""
         return self._obs_stats
 
     def get_action_normalization_stats(self) -> dict[str, Statistics]:
-        """Return ``{key: {"scale": [1, D], "offset": [1, D]}}``; ones and zeros if not
-        normalised."""
+        """Return ``{key: {"scale", "offset": [1, D]}}``; ones and zeros if not normalised."""
         return self._action_stats
 
     def values(self, key: str, first: bool = False) -> Tensor:
         """Return all steps ``[sum(lengths), ...]`` of a dataset key, or the first of each
-        demonstration; zeros if the file has none. One of ``COMPUTED`` need not be among
-        ``dataset_keys``."""
+        demonstration; zeros if the file has none. ``COMPUTED`` ones need not be dataset keys."""
         needed = ("rewards", "dones") if key in COMPUTED else (key,)
         for name in needed:
             if name not in self.dataset_keys:

@@ -46,8 +46,7 @@ class ArrayColumn:
 
 
 class ConstantColumn:
-    """One value for all steps of a file: ``values`` ``[F, ...]`` of files from ``first_rows``
-    on."""
+    """One value for all steps of a file: ``values`` ``[F, ...]``, from ``first_rows`` on."""
 
     def __init__(self, values: Tensor, first_rows: Tensor):
         self.values, self.first_rows = values, first_rows
@@ -64,9 +63,8 @@ class ConstantColumn:
 class StepStore:
     """A column for each key over all steps, and where demonstrations begin and how long they are.
 
-    A demonstration's rows lie one after the other, so that windows are index arithmetic. A store
-    holds demonstrations of ``lengths`` ``[D]`` steps once it is filled with arrays over all of
-    them.
+    A demonstration's rows lie one after the other, so that windows are index arithmetic. Filled
+    with arrays over all of them, it holds demonstrations of ``lengths`` ``[D]`` steps.
     """
 
     def __init__(self, lengths: Sequence[int] | np.ndarray = ()):

@@ -132,8 +132,7 @@ class StoredArray:
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
         """Read the rows in parts of about 64 MB, so that what is computed of them fits into memory.
-        Yields the number of the first row with each. Parts are whole chunks: none is unpacked
-        twice."""
+        Yields the first row's number with each. Parts are whole chunks: none is unpacked twice."""
         if self.nbytes <= PIECE_BYTES:
             yield 0, self.read()
             return
@@ -147,8 +146,7 @@ class StoredArray:
 def arrays_below(
     group: h5py.h5g.GroupID, root: str = "", seen: set[Any] | None = None
 ) -> Iterator[tuple[str, StoredArray]]:
-    """Open all arrays below a group, whatever kind of link leads there, and yield them with their
-    paths. seen: groups."""
+    """Open all arrays below a group, by links of any kind, and yield them with their paths."""
     seen = set() if seen is None else seen
     check_group(group, root, seen)
     for name in group:

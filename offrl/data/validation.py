@@ -45,7 +45,15 @@ class Validation:
                 is_folder = self.path.is_dir()
                 what = "a folder; name an HDF5 file in it" if is_folder else "no such file"
                 raise FileNotFoundError(f"{path}: {what}")
-            self._check_d4rl() if is_d4rl(self.path) else self._check_demos()
+            if is_d4rl(self.path):
+                with open_hdf5(self.path) as raw:
+                    self._external |= raw.external
+                    self._read_all(raw, set(raw))
+                with D4RLFile(self.path) as file:
+                    self.counts["demonstrations"] = len(file.demos())
+                    self.counts["steps"] = int(file.lengths(file.demos()).sum())
+            else:
+                self._check_demos()
             if self.counts["breaks"]:
                 self.remarks.append(
                     f"{self._first_break}{NOT_FOLLOWED}; so it is at {self.counts['breaks']} of "
@@ -112,8 +120,7 @@ class Validation:
         return digest.digest()
 
     def _count_breaks(self, arrays: Mapping[str, StoredArray], place: str) -> None:
-        """Count the steps of which ``next_obs`` is not the next observation; but for ends, after
-        which nothing counts."""
+        """Count the steps, but for ends, of which ``next_obs`` is not the next observation."""
         pairs = [
             (arrays[k[5:]], x) for k, x in arrays.items() if k[:5] == "next_" and k[5:] in arrays
         ]
@@ -162,17 +169,6 @@ class Validation:
             ):
                 if found:
                     self.wrong.append(f"{self.path}: mask/{key} {words}: {', '.join(found)}")
-
-    # -- D4RL's layout ----------------------------------------------------------------------------
-
-    def _check_d4rl(self) -> None:
-        with open_hdf5(self.path) as raw:
-            self._external |= raw.external
-            self._read_all(raw, set(raw))
-        with D4RLFile(self.path) as file:
-            demos = file.demos()
-            self.counts["demonstrations"] = len(demos)
-            self.counts["steps"] = int(file.lengths(demos).sum())
 
     # -- every layout -----------------------------------------------------------------------------
 

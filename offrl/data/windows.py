@@ -25,8 +25,7 @@ def num_gathered(batch_bytes: int) -> int:
 
 class Window(NamedTuple):
     """``T = frame_stack - 1 + seq_length`` steps. Padding repeats the first step of a demonstration
-    (``pad_frame_stack``) or its last (``pad_seq_length``); without it windows that need it are left
-    out."""
+    (``pad_frame_stack``) or its last (``pad_seq_length``); else such windows are left out."""
 
     frame_stack: int = 1
     seq_length: int = 1
@@ -35,8 +34,7 @@ class Window(NamedTuple):
 
 
 class Windows:
-    """Windows over demonstrations of ``lengths`` steps from ``first_rows`` on, of which the first
-    ``seen`` may be seen.
+    """Windows over demonstrations of ``lengths`` steps from ``first_rows``, ``seen`` of them seen.
 
     is_derived: whether what follows a step is the next row, so that the last one follows itself.
     """
@@ -99,8 +97,7 @@ class Windows:
         return torch.minimum(torch.maximum(steps, begin), last)
 
     def after(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """Return the rows ``[B, T]`` that follow; the last step of a demonstration follows
-        itself."""
+        """Return the rows ``[B, T]`` that follow; a demonstration's last step follows itself."""
         return torch.minimum(rows + 1, self._last_row(indices)[:, None])
 
     def starting_after(self, rows: Tensor, indices: Tensor) -> Tensor:
@@ -119,8 +116,7 @@ class Windows:
 
     def steps_left(self, indices: Tensor) -> Tensor:
         """Count the steps ``[B]`` from the current one to the last of its demonstration that is
-        followed by a state of its own; where that is the next row (``is_derived``), the end is
-        not."""
+        followed by a state of its own; the end is not, where that is the next row."""
         last = self._last_step(indices)
         last = torch.minimum(last, self._last_row(indices) - 1) if self._is_derived else last
         return (last - self._current(indices) + 1).clamp(min=1)
@@ -236,8 +232,7 @@ class WindowDataset(Dataset):
 
     @property
     def num_draws(self) -> int:
-        """The number of random numbers that a window of ``get_batch`` takes, to choose its
-        goals."""
+        """The number of random numbers that choose a window's goals in ``get_batch``."""
         own = self.goals.num_draws if self.goals else 0
         return own + (ANY_LATER.num_draws if self.subgoal_steps else 0)
 
@@ -279,8 +274,7 @@ class WindowDataset(Dataset):
         self, goals: Goals, indices: Tensor, draws: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Choose the step ``[B, 1]`` that each goal follows. Returns it, a window ``[B]`` of its
-        demonstration, and for a mixture whether the goal is the current state instead ``[B,
-        1]``."""
+        demonstration, and for a mixture whether the goal is the current state ``[B, 1]``."""
         windows = self._windows
         if not goals.num_draws:
             return windows.goal(indices), indices, None

@@ -16,6 +16,7 @@ import numpy as np
 
 from offrl.data import storage
 from offrl.data.formats.hdf5 import OWN_ATTRIBUTES, located, text_sum
+from offrl.data.remarks import wrong_values
 from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, StoredArray, create, kind_of_step
 from offrl.outputs import DiskFull, check_space, in_words, new_file, put
 
@@ -31,9 +32,8 @@ class DemoWriter(AbstractContextManager):
 
     Everything is float32 but integers (images, discrete actions) and simulator states (float64:
     playing back needs all their bits), with HDF5's checksums (``fletcher32``). The file appears
-    under its name when it is complete; an existing file is never overwritten. Until then
-    ``NAME.partial.hdf5`` beside it is a valid file of all finished episodes: it stays there if the
-    recording is cut off.
+    under its name when it is complete; none is overwritten. Until then ``NAME.partial.hdf5`` beside
+    it is a valid file of all finished episodes, which stays there if the recording is cut off.
 
     path: the new file.
     env_args: what ``make_env`` makes the environment of, if there is one.
@@ -175,8 +175,7 @@ class DemoWriter(AbstractContextManager):
     def _change(self, change: Callable[[], object]) -> None:
         """Change what the file refers to. HDF5 takes several writes for that, and a kill between
         two of them would tear the file. So a child, which no signal to this process meets, makes
-        them first; what this process writes then are the same bytes, as it reads nothing of what
-        the child wrote."""
+        them first; what this process then writes are the same bytes, as it reads none of those."""
         if not self._is_durable:
             change()
             return
@@ -246,43 +245,48 @@ class DemoWriter(AbstractContextManager):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of an episode as they are stored, and its attributes."""
         arrays, notes = {}, {}
-        _check_names(trajectory, f"{self.path}: {name}")
+        place = f"{self.path}: {name}"
+        if not isinstance(trajectory, Mapping):
+            raise ValueError(f"{place} is a {type(trajectory).__name__}; give a dict of arrays")
         for key, value in trajectory.items():
+            parts = key.split("/") if isinstance(key, str) else [""]
+            if {"", ".", ".."} & set(parts) or "\0" in key:
+                words = "is no name of an array; give one such as actions, obs/joints"
+                raise ValueError(f"{place}: {key!r:.80} {words}")
+            groups = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+            for both in groups & trajectory.keys():
+                raise ValueError(f"{place}: {both} cannot be an array and hold {key}; rename one")
             value = StoredArray(value.id) if isinstance(value, h5py.Dataset) else value
             if isinstance(value, (np.ndarray, StoredArray)):
-                arrays[key] = _as_stored(key, value, f"{self.path}: {name}/{key}")
+                arrays[key] = _as_stored(key, value, f"{place}/{key}")
             elif key in OWN_ATTRIBUTES:
                 continue
             elif isinstance(value, str | bytes | int | float | np.generic):
                 notes[key] = value
             else:
-                raise ValueError(
-                    f"{self.path}: {name}/{key} is a {type(value).__name__}; give an array with a "
-                    "row for each step, e.g. numpy.stack(rows)"
-                )
+                words = "give an array with a row for each step, e.g. numpy.stack(rows)"
+                raise ValueError(f"{place}/{key} is a {type(value).__name__}; {words}")
         if "actions" not in arrays:
-            raise ValueError(f"{self.path}: {name} has no actions")
+            raise ValueError(f"{place} has no actions")
         for key in {"rewards", "dones"} & arrays.keys():
             if math.prod(arrays[key].shape[1:]) != 1:
-                raise ValueError(f"{self.path}: {name}/{key} is to be one number for each step")
+                raise ValueError(f"{place}/{key} is to be one number for each step")
         if "dones" in arrays and not np.isin(arrays["dones"][:], (0, 1)).all():
-            raise ValueError(f"{self.path}: {name}/dones is to be 0 or 1 at each step")
-        steps = {key: kind_of_step(array) for key, array in arrays.items()}
-        for key in sorted(steps.keys() | (self._steps or steps).keys()):
-            place, length = f"{self.path}: {name}/{key}", len(arrays["actions"])
+            raise ValueError(f"{place}/dones is to be 0 or 1 at each step")
+        steps, length = {k: kind_of_step(x) for k, x in arrays.items()}, len(arrays["actions"])
+        before = self._steps or steps
+        for key in sorted(steps.keys() | before.keys()):
             if key in arrays and len(arrays[key]) != length:
-                raise ValueError(
-                    f"{place} has {len(arrays[key])} steps, but actions {length}; give both for "
-                    "each step"
-                )
-            has, others = steps.get(key), (self._steps or steps).get(key)
+                words = f"has {len(arrays[key])} steps, but actions {length}; give both for each"
+                raise ValueError(f"{place}/{key} {words}")
+            has, others = steps.get(key), before.get(key)
             if has != others:
                 what = "is missing, which the episodes before have"
                 if has and others:
                     what = f"has steps of {has}, but the episodes before {others}"
                 elif has:
                     what = "is in none of the episodes before"
-                raise ValueError(f"{place} {what}; record episodes of one kind in one file")
+                raise ValueError(f"{place}/{key} {what}; record episodes of one kind in one file")
         return arrays, notes
 
     # -- the disk ---------------------------------------------------------------------------------
@@ -320,20 +324,6 @@ def check_filter_key(path: str | Path, name: str) -> None:
         raise ValueError(f"{path}: {name!r} is no name of a filter key; give one without /")
 
 
-def _check_names(trajectory: Mapping[str, Any], place: str) -> None:
-    if not isinstance(trajectory, Mapping):
-        raise ValueError(f"{place} is a {type(trajectory).__name__}; give a dict of arrays")
-    for key in trajectory:
-        parts = key.split("/") if isinstance(key, str) else [""]
-        if {"", ".", ".."} & set(parts) or "\0" in key:
-            raise ValueError(
-                f"{place}: {key!r:.80} is no name of an array; give one such as actions, obs/joints"
-            )
-        groups = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-        for both in groups & trajectory.keys():
-            raise ValueError(f"{place}: {both} cannot be an array and hold {key}; rename one")
-
-
 def _as_stored(key: str, array: Any, place: str) -> Any:
     """Return an array as it is written; ``ValueError`` for what cannot be trained on."""
     if array.dtype.kind not in "fiub":
@@ -345,13 +335,6 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
         return array.read() if array.dataset.is_virtual else array
     if array.dtype.kind in "iu":
         return array
-    with np.errstate(over="ignore"):
-        stored = array if key == "states" else array.astype(np.float32)
-    for rows, words, remedy in (
-        (array, "NaN or infinity", "correct it"),
-        (stored, "a value beyond what float32 can hold", "scale it"),
-    ):
-        wrong = np.argwhere(~np.isfinite(rows))
-        if len(wrong):
-            raise ValueError(f"{place} holds {words} at step {wrong[0, 0]}; {remedy}")
-    return stored
+    if words := wrong_values(key, array, 0):
+        raise ValueError(f"{place} {words}; correct or scale it")
+    return array if key == "states" else array.astype(np.float32)

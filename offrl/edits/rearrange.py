@@ -141,8 +141,7 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
 
 def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> Edit:
     """Store all arrays as offrl records them: with checksums, as float32 (but the simulator's
-    states), compressed as asked. Images that are JPEG and stay so are copied, as coding them twice
-    would lose more."""
+    states), compressed as asked. Images that stay JPEG are copied: coding them twice loses more."""
     compression = None if compression == "none" else compression
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:

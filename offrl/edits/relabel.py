@@ -99,8 +99,7 @@ def actions(
 
 def to_range(file: DemoFile, low: float, high: float) -> Edit:
     """Scale actions so that their smallest and largest values are ``low`` and ``high`` in each
-    dimension; one that never changes is in their middle. The attribute ``ACTION_MAP`` of ``data``
-    says how to undo it."""
+    dimension; one that never changes is in their middle. ``ACTION_MAP`` of ``data`` can undo it."""
     check_range(file)
     if not low < high:
         raise ValueError(f"--range {low} {high}: LOW is to be below HIGH")

@@ -87,8 +87,7 @@ def absolute_actions(env_args: str) -> Relabel:
 
 def interval_actions(env_args: str, factor: int) -> Relabel:
     """Compute for each ``factor`` steps the relative action, ``[ceil(T / factor), A]``, that from
-    their first state aims at what the last of them aims at. ``ValueError`` where it would be
-    clipped."""
+    their first state aims at what the last aims at. ``ValueError`` if it would be clipped."""
     env = _blind(json.loads(env_args))
 
     def relabel(demo: Mapping[str, Any]) -> np.ndarray:

@@ -172,8 +172,7 @@ def _whole(frequency: Any) -> int | None:
 def convert(
     source: Episodes, output: str, to: str, plan: Conversion, num_workers: int | None = None
 ) -> Generator[str, None, None]:
-    """Write the demonstrations of a source in another format, and yield the name of each that is
-    written.
+    """Write the demonstrations of a source in another format, and yield the name of each.
 
     Raises ``FileExistsError`` for an output that is there. After an error nothing is.
 

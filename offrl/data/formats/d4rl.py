@@ -36,8 +36,7 @@ class D4RLFile(DemoArrays):
     [N]}``, where files have it with ``next_observations [N, D]``.
 
     Its episodes are demonstrations with the observation ``flat``; in a file that offrl wrote, with
-    those that it was joined of. ``dones`` are the terminals: what stops at a timeout, or with the
-    file, goes on unseen.
+    those that it was joined of. ``dones`` are the terminals: what stops otherwise goes on unseen.
     """
 
     layout = "D4RL"
@@ -100,8 +99,7 @@ class D4RLFile(DemoArrays):
 
     def _ends(self) -> np.ndarray:
         """Say at which steps ``[N]`` an episode ends: at terminals, at timeouts, where the next
-        observation is not that of the next row (not all files mark each of their resets), and with
-        the file."""
+        observation is not that of the next row (not all files mark resets), and with the file."""
         columns = self._columns
         marks = [self._mark(key) for key in ("terminals", "timeouts") if key in columns]
         ends = np.any(marks, axis=0)

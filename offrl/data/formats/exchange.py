@@ -1,5 +1,4 @@
-"""The exchange between formats of demonstrations: plans of what is written, and functions that
-several formats share.
+"""The exchange between formats of demonstrations: plans of conversions, and shared functions.
 
 What a format has no place for (``env_args``, filter keys, names and shapes of observations) is in
 its *notes*: JSON that offrl writes beside the data and reads again.

@@ -1,6 +1,5 @@
-"""Content of an HDF5 file that lies in other files: behind links, in virtual arrays and in external
-storage. HDF5 follows them all in silence, to any file, and reads zeros where the source of an array
-is gone."""
+"""Content of an HDF5 file that lies in others: behind links, in virtual arrays or external storage.
+HDF5 follows them all in silence, to any file, and reads zeros where an array's source is gone."""
 
 import math
 import os

@@ -22,8 +22,7 @@ MADE_BY = {
     "datasets/metaworld/push.hdf5": "offrl collect --type metaworld --env push-v3 --n 50 "
     "--horizon 500 --env-kwargs '{\"reward_shaping\": true}' --output datasets/metaworld/push.hdf5",
     "datasets/metaworld/push_mixed.hdf5": "offrl collect --type metaworld --env push-v3 --n 30 "
-    "--horizon 150 --noise 0.3 0.6 1.2 --keep-failures "
-    "--output datasets/metaworld/push_mixed.hdf5",
+    "--horizon 150 --noise 0.3 0.6 1.2 --keep-failures --output datasets/metaworld/push_mixed.hdf5",
     "datasets/metaworld/reach.hdf5": "offrl collect --type metaworld --env reach-v3 --n 50 "
     "--horizon 200 --output datasets/metaworld/reach.hdf5",
 }

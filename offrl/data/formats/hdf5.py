@@ -256,8 +256,7 @@ class DemoFile(Demos):
         )
 
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> StoredArray:
-        """Open a dataset; ``ValueError`` unless it is of numbers of this shape, bytes if ``dtype``
-        is."""
+        """Open a dataset; ``ValueError`` unless of numbers of this shape, bytes if ``dtype`` is."""
         dataset, wrong = self._dataset(demo, key), ""
         if dataset.shape != shape:
             wrong = (
@@ -303,8 +302,7 @@ class DemoFile(Demos):
 
 
 def text_sum(attributes: Mapping[str, Any]) -> int:
-    """Compute ``text_crc32``, the CRC-32 of the text among attributes, for which HDF5 has no
-    checksums."""
+    """Compute ``text_crc32``, the CRC-32 of text in attributes, which HDF5 has no checksums of."""
     texts = {
         key: value.decode(errors="replace") if isinstance(value, bytes) else value
         for key, value in attributes.items()
@@ -314,8 +312,7 @@ def text_sum(attributes: Mapping[str, Any]) -> int:
 
 
 def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any]:
-    """Return the attributes of a group; ``ValueError`` for text in them that is not what was
-    recorded."""
+    """Return the attributes of a group; ``ValueError`` for text that is not what was recorded."""
     with located(path, f"the attributes of {place}"):
         attributes = dict(group.attrs)
     recorded = attributes.get("text_crc32")
@@ -328,8 +325,7 @@ def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any
 
 
 def attributes_of_data(file: h5py.File) -> Mapping[str, Any]:
-    """Return the attributes of ``data``, wherever other links lead; none if it is no group of the
-    file itself."""
+    """Return the attributes of ``data``, or none if it is no group of the file itself."""
     is_own = isinstance(file.get("data", getlink=True), h5py.HardLink)
     data = file["data"] if is_own else None
     return data.attrs if isinstance(data, h5py.Group) else {}

@@ -246,8 +246,7 @@ class _Files:
         self.file: Any = None
 
     def place(self, num_bytes: int, begin: Callable[[Path], Any]) -> dict[str, int]:
-        """Return the numbers of the folder and of the ``file`` that the next bytes go to; ``begin``
-        makes a new one."""
+        """Return the numbers of the folder and ``file`` of the next bytes; ``begin`` makes one."""
         if self.file is None or self._num_bytes > self._size:
             self.close()
             self._number, self._num_bytes = self._number + 1, 0
@@ -291,8 +290,7 @@ def _table(columns: Mapping[str, np.ndarray]) -> Any:
 
 
 def _tasks_table(tasks: Mapping[str, int]) -> Any:
-    """Make the table of tasks as pandas writes a frame whose index they are: LeRobot reads it as
-    one."""
+    """Make the table of tasks as pandas writes a frame with that index: LeRobot reads it as one."""
     import pyarrow
 
     names = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}

@@ -145,8 +145,7 @@ def read_minari(folder: Path) -> DemoArrays:
 
 
 def holds(key: str, step: StepType) -> bool:
-    """Say whether Minari has a place for an array. It takes all bytes for images, which it stores
-    as JPEG."""
+    """Say whether Minari has a place for an array. It takes bytes for images, and stores JPEGs."""
     group, _, name = key.rpartition("/")
     if group in ("obs", "next_obs"):
         is_image = step.is_image and min(step.shape[:2]) >= SMALLEST
