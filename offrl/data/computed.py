@@ -1,6 +1,5 @@
-"""Numbers that are computed from the data: statistics for normalisation by robomimic's conventions,
-``(x - offset) / scale``; actions as networks predict them; rewards as they are learned from; and
-dataset keys that no file has."""
+"""Numbers that are computed from data: statistics for normalisation by robomimic's conventions,
+``(x - offset) / scale``; actions and rewards as they are learned from; keys that no file has."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
@@ -15,8 +14,7 @@ OUTPUT_MAX = 0.999999
 
 
 def obs_statistics(rows: np.ndarray) -> Statistics:
-    """Compute the mean and population standard deviation of ``[N, D]``, the latter plus 1e-3
-    against constant features."""
+    """Compute mean and population standard deviation (plus 1e-3, if all is equal) of ``[N, D]``."""
     mean, std = _mean_std(rows)
     return {"offset": mean, "scale": std + np.float32(1e-3)}
 
@@ -106,8 +104,7 @@ def reward_statistics(
     if scale < 1e-8:
         what = "returns" if normalization == "return" else "rewards"
         raise ValueError(
-            f"train.rewards.normalization: {normalization!r}, but all {what} of the data are the "
-            "same; set it to null"
+            f"train.rewards.normalization: {normalization!r}, but {what} are all equal; set null"
         )
     return {"offset": offset, "scale": scale}
 

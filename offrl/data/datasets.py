@@ -38,8 +38,7 @@ class TrainingData(NamedTuple):
 def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device) -> TrainingData:
     """Open what a training by this config reads, on the device if it fits there.
 
-    known: The instructions of the checkpoint of a run that is resumed. They are the same to the
-        last bit, and need no language model.
+    known: The instructions of the checkpoint of a resumed run, which need no language model.
     """
     train = config.train
     langs: Sequence[str | None] = [entry.lang for entry in train.data or []]

@@ -87,8 +87,7 @@ class Episodes(AbstractContextManager):
         states, actions = recording["states"], recording["actions"]
         if len(states) != len(actions):
             raise ValueError(
-                f"{place} cannot be played back: it has {len(states)} states for {len(actions)} "
-                "actions; leave it out"
+                f"{place} has {len(states)} states for {len(actions)} actions; leave it out"
             )
         return recording
 
@@ -177,8 +176,7 @@ class Demos(Episodes):
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
     def best(self, demos: Sequence[str], share: float) -> list[str]:
-        """Choose the ``share`` of the demonstrations with the highest sums of rewards, in their
-        order; of equal ones the first."""
+        """Choose the ``share`` of the demonstrations of highest return, the first of equals."""
         missing = [demo for demo in demos if not self.has(demo, "rewards")]
         if missing:
             raise ValueError(
@@ -226,8 +224,7 @@ class DemoArrays(Demos):
     """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or those
     of an open HDF5 file (``StoredArray``). ``lengths`` ``[D]`` of them add up to ``N``.
 
-    notes: ``env_args`` and ``masks``, where the format has no place for them
-    (``offrl.data.formats.exchange``).
+    notes: ``env_args`` and ``masks``, where the format has no place for them.
     """
 
     layout = "Minari"

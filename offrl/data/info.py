@@ -189,8 +189,7 @@ class ArrayFacts:
             self._widen(rows)
 
     def widen_by_vectors(self) -> None:
-        """Widen the range by all vectors that are kept: one after the other they would take longer
-        than to be read."""
+        """Widen the range by all vectors that are kept: one by one takes longer than to read."""
         if parts := [part for part in self._vectors.parts if part.shape[1:] == self.shape]:
             self._widen(np.concatenate(parts))
 

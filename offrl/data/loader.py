@@ -28,8 +28,7 @@ class BatchLoader:
         silent about its ``device`` and whether it ``is_streamed``, data lies in the CPU's memory.
         One that has ``num_draws`` is given that number of random numbers for each window.
     num_workers: processes that read streamed data ahead; data in memory is gathered at once.
-    weights: of the dataset's files: windows of file ``k`` are drawn with probability in proportion
-        to ``weights[k]``, with replacement.
+    weights: windows of file ``k`` are drawn, with replacement, in proportion to ``weights[k]``.
     """
 
     def __init__(

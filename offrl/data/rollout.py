@@ -1,5 +1,4 @@
-"""The steps of a replay taken whole: as a round, for algorithms that learn from the steps that they
-have just taken, or as episodes."""
+"""The steps of a replay taken whole: as the round that was just taken, or as episodes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,9 +30,7 @@ class Rollout(Replay):
         """
         store = self.store
         if not store.is_step.any():
-            raise ValueError(
-                "no step was taken since the last update; collect some before learning"
-            )
+            raise ValueError("no step was taken since the last update; collect some, then learn")
         first = store.parts + store.num_before
         length = int((store.heads - first).max()) + 1
         rows = torch.from_numpy(first[:, None] + np.arange(length))

@@ -39,8 +39,8 @@ class SequenceDataset(WindowDataset):
     """Samples of successive steps of the demonstrations in files, for training.
 
     ``actions`` ``[T, A]`` are all ``action_keys``, normalised and joined, discrete ones one-hot.
-    Observations are float32 (images uint8) and are *not* normalised here. Dataset keys that no file
-    has are zeros ``[T, 1]``.
+    Observations are float32 (images uint8), *not* normalised. Keys that no file has are ``[T, 1]``
+    zeros.
 
     Most arguments are keys of the config's section ``train``. The others are:
 
@@ -56,8 +56,7 @@ class SequenceDataset(WindowDataset):
         the file; ``None``, no observation in memory.
     constants: for each file, observations ``{key: [...]}`` that are the same at all its steps
         (an instruction's embedding), instead of stored ones. They are not normalised.
-    action_stats: normalise actions by these instead of by the data's own: held-out demonstrations
-        by those of the training.
+    action_stats: normalise actions by these, of a training, instead of by the data's own.
     rewards: as ``train.rewards``.
     reward_stats: normalise rewards by these statistics, not by the data's own.
     discount: of the rewards in the dataset key ``returns``, which is computed (``COMPUTED``).
@@ -184,10 +183,8 @@ class SequenceDataset(WindowDataset):
         arrays = {key: self._files.read(key, or_zeros=True) for key in keys}
         for key in {"rewards", "dones"} & arrays.keys():
             if arrays[key].size != self.lengths.sum():
-                raise ValueError(
-                    f"{self.hdf5_path}: {key} has shape {list(arrays[key].shape[1:])} at each "
-                    "step; it is to be a number"
-                )
+                words = f"has shape {list(arrays[key].shape[1:])} at each step, and is no number"
+                raise ValueError(f"{self.hdf5_path}: {key} {words}")
         self.reward_stats = given
         if "rewards" in arrays:
             arrays["rewards"], self.reward_stats = transformed(

@@ -146,10 +146,8 @@ class Files(AbstractContextManager):
             demos = demos if share is None else file.best(demos, share)
             lengths = file.lengths(demos, key)
             if lengths.min() < 1:
-                raise ValueError(
-                    f"{path}: {demos[lengths.argmin()]} has no steps; leave it out with a "
-                    "filter key, or delete it"
-                )
+                words = "has no steps; leave it out with a filter key, or delete it"
+                raise ValueError(f"{path}: {demos[lengths.argmin()]} {words}")
             self.sources.append(Source(path, demos, lengths, file.env_args))
         self._demos = [(source.path, demo) for source in self.sources for demo in source.demos]
         lengths = np.concatenate([source.lengths for source in self.sources])
@@ -165,10 +163,9 @@ class Files(AbstractContextManager):
         shape = first.shape(source.demos[0], key)
         for file, other in others:
             if file.shape(other.demos[0], key) != shape:
+                words = f"but {list(file.shape(other.demos[0], key))} in {other.path}"
                 raise ValueError(
-                    f"{key} has shape {list(shape)} in {source.path}, but "
-                    f"{list(file.shape(other.demos[0], key))} in {other.path}; train on files that "
-                    "agree"
+                    f"{key} has shape {list(shape)} in {source.path}, {words}; use files that agree"
                 )
         return shape
 

@@ -1,8 +1,7 @@
 """The storage of arrays in HDF5 files: in chunks with checksums, images also as PNG or JPEG frames.
 
-Frames are the rows of an array of bytes ``[T, B]``, each an image file of its own and filled up
-with zeros, which decoders do not look at; its attributes are ``frames`` ("png" or "jpeg") and
-``frame_shape`` ``[H, W, C]``.
+Frames are the rows of an array of bytes ``[T, B]``, each an image file and filled up with zeros,
+at which decoders do not look; attributes: ``frames`` ("png" or "jpeg"), ``frame_shape`` [H, W, C].
 """
 
 import io

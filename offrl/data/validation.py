@@ -136,7 +136,7 @@ class Validation:
     def _check_steps(self, place: str, key: str, rows: Any, length: int | None) -> None:
         if length is not None and rows.shape[0] != length:
             raise ValueError(
-                f"{self.path}: {place} has {rows.shape[0]} steps, but the actions there {length}"
+                f"{self.path}: {place} has {rows.shape[0]} steps, but actions {length}"
             )
         if key in ("rewards", "dones") and math.prod(rows.shape[1:]) != 1:
             raise ValueError(f"{self.path}: {place} is to be a number for each step")
@@ -147,8 +147,7 @@ class Validation:
         step = f"{kind} {list(rows.shape[1:])}"
         if self._layout.setdefault(key, step) != step:
             raise ValueError(
-                f"{self.path}: {place} has steps of {step}, but those before it of "
-                f"{self._layout[key]}"
+                f"{self.path}: {place} has steps of {step}, but those before {self._layout[key]}"
             )
 
     def _check_masks(self, file: DemoFile, demos: set[str]) -> None:

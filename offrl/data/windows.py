@@ -105,8 +105,7 @@ class Windows:
         return torch.where(rows < self._last_step(indices)[:, None], rows + 1, -1)
 
     def before(self, rows: Tensor, indices: Tensor, num: int) -> Tensor:
-        """Return the ``num`` rows up to ``rows`` ``[B, 1]``, the first of a demonstration again
-        where it has no more: ``[B, num]``."""
+        """Return ``num`` rows up to ``rows`` ``[B, 1]``, padded by the first: ``[B, num]``."""
         earlier = rows + torch.arange(1 - num, 1, device=rows.device)
         return torch.maximum(earlier, self._first(indices)[:, None])
 
@@ -135,15 +134,13 @@ class WindowDataset(Dataset):
 
     Item ``i`` is a nested dict of numpy arrays: ``obs/KEY`` and ``next_obs/KEY`` ``[T, ...]``,
     ``goal_obs/KEY`` ``[...]``, every dataset key ``[T, ...]`` and ``pad_mask`` ``[T, 1]``, true for
-    steps inside the demonstration. ``get_batch`` gives many windows at once. Nothing is copied per
-    window: memory is that of the data.
+    steps of the demonstration. ``get_batch`` gives many windows at once; none is kept in memory.
 
     goals: how goals are chosen, or ``None`` if there are none. With the mode ``"last"`` the goal is
         the last ``next_obs`` (of the last window's first step if sequences are not padded).
         If they ``are_rewarded``, ``rewards`` and ``dones`` are those of reaching the goal: 0 and
         true at a step that starts in the goal itself, which is in the same row, -1 and false at all
-        others. Where the goal is the end of a demonstration, in which no step starts, the last step
-        is done.
+        others. Where the goal is a demonstration's end, in which no step starts, its last is done.
     subgoal_steps: ``k`` adds what hierarchies learn from (HIQL: Park et al., 2023,
         arXiv:2307.11949, appendix C): ``subgoal_obs/KEY`` ``[...]``, what is observed ``k`` steps
         on, or at the end where that is nearer; ``high_goal_obs/KEY`` ``[...]``, any later state;

@@ -40,8 +40,7 @@ class DemoWriter(AbstractContextManager):
     compression: of arrays: ``png`` or ``jpeg`` (of images alone), ``gzip``, ``lzf``, or none.
     provenance: how the file comes about (``offrl.data.provenance``); an attribute of ``data``.
     resume: go on with a recording to this path that was cut off, if there is one.
-    durable: whether a finished episode is kept whatever happens next; else nothing is, unless the
-        file is completed, which goes faster.
+    durable: keep finished episodes whatever happens next, not only (faster) of completed files.
     chunk_bytes: what is read and tested at once, at least a step.
     """
 
@@ -131,8 +130,7 @@ class DemoWriter(AbstractContextManager):
 
     @contextmanager
     def repeatable(self, *errors: type[Exception]) -> Iterator[None]:
-        """Keep nothing on a full disk, and after ``errors``, which would come again: a command can
-        simulate the episodes once more."""
+        """Keep nothing on a full disk, or after ``errors``: a command can simulate it again."""
         try:
             yield
         except Exception as error:
@@ -141,8 +139,7 @@ class DemoWriter(AbstractContextManager):
 
     def write(self, trajectory: Mapping[str, Any], /, **attributes: Any) -> str:
         """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``, and return its name.
-        Strings and numbers in it become attributes, as ``attributes`` do; datasets of an open HDF5
-        file are copied as they are stored.
+        Strings and numbers become attributes, as ``attributes`` do; HDF5 datasets are copied whole.
 
         Raises ``ValueError``, and adds nothing, for what cannot be trained on: lists, NaN, arrays
         of unequal lengths or of other shapes than in the episodes before.
@@ -206,8 +203,7 @@ class DemoWriter(AbstractContextManager):
         self._change(lambda: create(self._file, f"mask/{filter_key}", names))
 
     def write_split(self, valid_fraction: float = 0.1, seed: int = 0) -> None:
-        """Split the demonstrations at random into ``mask/train`` and ``mask/valid``. Of two or more
-        at least one is for validation."""
+        """Split the demonstrations at random (``split``) into ``mask/train`` and ``mask/valid``."""
         demos = [f"demo_{i}" for i in range(self.num_demos)]
         for key, part in zip(("train", "valid"), split(demos, valid_fraction, seed), strict=True):
             if part:

@@ -48,7 +48,7 @@ class Edit:
         provenance: Mapping[str, Any],
         advance: Callable[[], object] = lambda: None,
     ) -> int:
-        """Write the file, and return its number of steps. advance: is called after each of these."""
+        """Write the file, and return its number of steps. advance: is called after each."""
         files = list(dict.fromkeys(file for file, _ in self.demos))
         labels, there = labelled(files), {(file, demo) for file in files for demo in file.demos()}
         for key, members in self.masks.items():
@@ -57,8 +57,7 @@ class Edit:
                 if (file, demo) not in there:
                     raise ValueError(
                         f"{file.path}: mask/{key} names {demo}, which is not there; correct it, or "
-                        f"leave it out: offrl edit rename {file.path} --drop mask/{key} "
-                        "--output OUT"
+                        f"drop it: offrl edit rename {file.path} --drop mask/{key} --output OUT"
                     )
         options = {"provenance": provenance, "durable": False, **self.options}
         computing = nullcontext() if self.computed is None else closing(self.computed)

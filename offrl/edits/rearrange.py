@@ -36,8 +36,7 @@ def split(
     filter_key: str | None = None,
 ) -> Edit:
     """Write two filter keys: what to train on and, a share ``valid`` (0.1) drawn at random, what to
-    validate on. With ``by="success"`` they are of successes and of failures; with a share as well,
-    that share is drawn of both."""
+    validate on. With ``by="success"``: successes and failures, or ``valid`` of both if given."""
     share = 0.1 if valid is None and by is None else valid
     names = names or (("success", "failure") if share is None else ("train", "valid"))
     if names[0] == names[1]:
@@ -82,8 +81,7 @@ def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
             name = label.rpartition(".")[0].replace("/", "_") or label
             if name in edit.masks:
                 raise ValueError(
-                    f"{file.path}: there is a mask/{name} already; give the file another name, or "
-                    "merge without --masks"
+                    f"{file.path}: there is a mask/{name}; rename the file, or leave --masks out"
                 )
             edit.masks[name] = [(file, demo) for demo in file.demos()]
     return edit
@@ -91,8 +89,7 @@ def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
 
 def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[str] = ()) -> Edit:
     """Give arrays ``obs/KEY``, filter keys ``mask/KEY`` or groups of them other names (``keys``:
-    pairs of old and new ones), or leave them out (``drop``). A change of ``obs/KEY`` changes
-    ``next_obs/KEY`` as well."""
+    pairs of old and new ones), or ``drop`` them. ``next_obs/KEY`` changes as ``obs/KEY`` does."""
     edit, changes = of_files([file]), {**dict.fromkeys(drop), **dict(keys)}
     if not changes:
         raise ValueError("offrl edit rename: give --keys OLD=NEW, or --drop KEY")
@@ -102,8 +99,7 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
             raise ValueError(f"{file.path}: has no {old}; it has {', '.join(sorted(there))}")
         if new is not None and len({key.split("/")[0] == "mask" for key in (old, new)}) > 1:
             raise ValueError(
-                f"{file.path}: {old} cannot become {new}: filter keys are mask/KEY, and nothing "
-                "else is"
+                f"{file.path}: {old} cannot become {new}: filter keys are mask/KEY, no others"
             )
         is_obs = old.startswith("obs/") and (new is None or new.startswith("obs/"))
         if is_obs and f"next_{old}" in there:
@@ -174,9 +170,8 @@ def _check_same_task(first: DemoFile, other: DemoFile) -> None:
         one, two = (task.get(key) for task in tasks)
         if one != two:
             raise ValueError(
-                f"{other.path}: its environment is another one: {key} is {json.dumps(one):.80} in "
-                f"{first.path} and {json.dumps(two):.80} in {other.path}; merge what was recorded "
-                "in one environment"
+                f"{other.path}: has another environment: {key} is {json.dumps(one):.80} in "
+                f"{first.path} and {json.dumps(two):.80} in {other.path}; merge those of one"
             )
     one, two = ((file.env_args or {}).get("env_version") for file in (first, other))
     if one != two:
@@ -201,8 +196,7 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
             odd = first if ones[key].startswith("float64") else other
             remedy = f"make it float32: offrl edit repack {odd.path} --output OUT"
         raise ValueError(
-            f"{other.path}: {key} has steps of {others[key]}, but in {first.path} of {ones[key]}; "
-            f"{remedy}"
+            f"{other.path}: {key} has {others[key]}, but in {first.path} {ones[key]}; {remedy}"
         )
 
 
@@ -210,8 +204,7 @@ def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
     """Turn images in a form that training does not take (channels first, no channel, no bytes) into
     ``[T, H, W, C]`` of bytes. Those of one channel keep their numbers: they are depth maps.
 
-    limits: the numbers that become 0 and 255; by default 0 and 1 if all numbers of a key lie
-        between these, else 0 and 255.
+    limits: the numbers that become 0 and 255; by default 0 and 1, or 0 and 255 if one is larger.
     Raises ``ValueError`` where no image has to be turned, or where numbers lie outside.
     """
     if limits and limits[0] >= limits[1]:

@@ -68,8 +68,7 @@ def actions(
     """
     if bool(limits or undo_range) == (absolute or action_dict):
         raise ValueError(
-            "offrl edit actions: give --absolute, --action-dict or both, or else --range or "
-            "--undo-range"
+            "offrl edit actions: give --absolute, --action-dict (or both), --range or --undo-range"
         )
     if limits:
         return to_range(file, *limits)
@@ -124,8 +123,7 @@ def from_range(file: DemoFile) -> Edit:
     attributes = file.attributes()
     if ACTION_MAP not in attributes:
         raise ValueError(
-            f"{file.path}: its actions are as they were recorded: no attribute {ACTION_MAP} of "
-            "data says otherwise"
+            f"{file.path}: its actions are as they were recorded: data has no {ACTION_MAP}"
         )
     with located(file.path, f"the attribute {ACTION_MAP} of data"):
         undo = json.loads(attributes.pop(ACTION_MAP))
@@ -217,8 +215,7 @@ def downsample(
 
 
 def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
-    """Turn an array ``[T, ...]`` of steps into one of intervals, ``[ceil(T / factor), ...]``; of
-    actions it has the last ones."""
+    """Turn steps ``[T, ...]`` to intervals ``[ceil(T / factor), ...]``, actions to their last."""
     begins = np.arange(0, len(rows), factor)
     if key == "rewards":
         return np.add.reduceat(rows, begins, dtype=np.float64)
@@ -263,8 +260,7 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
         )
     if rate % factor:
         raise ValueError(
-            f"{file.path}: control_freq {rate} divided by {factor} is no whole number; choose a "
-            "--factor that divides it"
+            f"{file.path}: control_freq {rate}: choose a --factor that divides it, not {factor}"
         )
     return {**env_args, "env_kwargs": {**kwargs, "control_freq": rate // factor}}
 

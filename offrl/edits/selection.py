@@ -1,5 +1,4 @@
-"""Edits that keep some demonstrations of a file: by length, return, success, attributes, names, a
-filter key, or at random."""
+"""Edits that keep some demonstrations of a file: by conditions, names, filter key, or at random."""
 
 import ast
 import operator
@@ -82,9 +81,8 @@ class Condition:
         try:
             return values[name]
         except KeyError:
-            raise ValueError(
-                f"the condition {self.text!r} asks for {name}; known are {', '.join(values)}"
-            ) from None
+            words = f"asks for {name}; known are {', '.join(values)}"
+            raise ValueError(f"the condition {self.text!r} {words}") from None
 
     def _apply(self, kind: ast.AST, *operands: Any) -> Any:
         kinds = {isinstance(x, str) for x in operands}
@@ -143,8 +141,7 @@ def success_steps(file: DemoFile, demo: str) -> np.ndarray:
     if steps is None:
         raise ValueError(
             f"{file.path}: data/{demo} does not say where it succeeded: its rewards are not 0 "
-            "before success and 1 at success, and its dones may be failures; give it the attribute "
-            "success"
+            "before and 1 at success, and its dones may be failures; give it the attribute success"
         )
     return steps
 
@@ -165,13 +162,12 @@ def subset(
         if missing := [name for name in demos if name not in chosen]:
             where = "data" if filter_key is None else f"mask/{filter_key}"
             raise ValueError(
-                f"{file.path}: {where} has no {missing[0]}; it has {len(chosen)} demonstrations, "
-                f"{chosen[0]} to {chosen[-1]}"
+                f"{file.path}: {where} has no {missing[0]}; it has {chosen[0]} to {chosen[-1]}"
             )
         chosen = [demo for demo in chosen if demo in demos]
     if n is not None and n > len(chosen):
         raise ValueError(
-            f"{file.path}: {n} demonstrations are asked for, but there are {len(chosen)}; lower --n"
+            f"{file.path}: --n {n}, but there are {len(chosen)} demonstrations; lower it"
         )
     order = np.arange(len(chosen))
     if seed is not None:

@@ -42,9 +42,8 @@ def simulate(
 
 
 def rewarding(env_args: Mapping[str, Any] | None, dense: bool) -> Mapping[str, Any] | None:
-    """Return ``env_args`` of the same task with dense rewards, or with 1 at success alone. Only
-    robosuite can choose between them."""
-    if not dense and not is_robosuite(env_args):
+    """Return ``env_args`` of the same task with dense rewards, or with 1 at success alone."""
+    if not dense and not is_robosuite(env_args):  # which alone can choose
         return env_args
     return _with(env_args, reward_shaping=dense)
 
@@ -55,8 +54,7 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
     with closing(_blind(env_args)) as env:
         if not env.goals.are("delta"):
             raise ValueError(
-                f"{env.serialize()['env_name']}: its actions are absolute already (input_type in "
-                "controller_configs)"
+                f"{env.serialize()['env_name']}: has absolute actions (controller_configs) already"
             )
         # All of it is the installed simulator's, whose controllers these are.
         new = env.serialize()

@@ -153,8 +153,7 @@ def _check(
             raise ValueError(f"{source.path}: no observation {key[4:]} (--obs) to convert: {why}")
     if to != "robomimic" and not obs:
         raise ValueError(
-            f"{source.path}: no observations that {name} holds (there are: {has}); make some with "
-            "offrl images"
+            f"{source.path}: no observations that {name} holds (it has {has}); see offrl images"
         )
     if to == "d4rl" and chosen is None and len(obs) > 1:
         raise ValueError(

@@ -71,9 +71,7 @@ class D4RLFile(DemoArrays):
         with located(path, "its list of datasets"):
             present = [key for key in KEYS if key in self._file]
         if missing := sorted(set(KEYS) - set(present) - OPTIONAL):
-            raise ValueError(
-                f"{path}: has observations, as D4RL's files have, but no {', '.join(missing)}"
-            )
+            raise ValueError(f"{path}: has observations, as D4RL has, but no {', '.join(missing)}")
         found = dict[str, StoredArray]()
         for key in present:
             with located(path, key):

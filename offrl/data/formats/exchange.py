@@ -107,10 +107,8 @@ def select_arrays(trajectory: Mapping[str, Any], steps: StepTypes, place: str) -
     arrays = {k: v for k, v in trajectory.items() if not isinstance(v, np.ndarray)}
     for key, step in steps.items():
         if key not in trajectory:
-            raise ValueError(
-                f"{place}/{key} is missing, which the first demonstration has; leave the "
-                "demonstration out, or complete it"
-            )
+            words = "unlike in the first; complete the demonstration, or leave it out"
+            raise ValueError(f"{place}/{key} is missing, {words}")
         array = arrays[key] = trajectory[key]
         if StepType.of(array) != step or len(array) != len(trajectory["actions"]):
             raise ValueError(
@@ -142,7 +140,6 @@ def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
 
 
 def next_observations(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
-    """Return the observations after each step, by ``obs/KEY``; after the last one it is the same
-    again, where it was not recorded."""
+    """Return the observations after each step; after the last it again, if none is recorded."""
     obs, next_key = trajectory[key], f"next_{key}"
     return trajectory[next_key] if next_key in trajectory else np.append(obs[1:], obs[-1:], axis=0)

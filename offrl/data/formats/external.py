@@ -19,11 +19,9 @@ DEEPEST = 3  # virtual arrays that are made of each other: HDF5 opens all of the
 
 
 def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Path]:
-    """Find the links to other files. Returns the file behind each link by the link's place, of
-    those files that are there.
+    """Find the links to other files. Returns the files that are there by the place of the link.
 
-    Raises ``ValueError`` for a file that may not be read (``links.inside``), also where only a link
-    in another file leads to it.
+    Raises ``ValueError`` for files, also behind further links, that may not be read.
 
     seen: the files whose links were checked already.
     """
@@ -75,9 +73,8 @@ def place_of(dataset: h5py.h5d.DatasetID) -> tuple[str, str]:
 def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[Path]:
     """Find the other files that an array lies in, which only virtual arrays do.
 
-    Raises ``ValueError`` for external storage, which may be any file's bytes, for chunks that do
-    not fit into memory, and for a virtual array that has a missing part or a part in a file that
-    may not be read (``links.inside``).
+    Raises ``ValueError`` for external storage, which may be any file's bytes, for chunks too large
+    for memory, and for virtual arrays whose parts are missing, or may not be read.
 
     itemsize: bytes of each number.
     depth: how many virtual arrays are made of it, one of the other.
@@ -92,8 +89,7 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[P
     place = f"{path}: {name_there}"
     if layout == h5py.h5d.CONTIGUOUS and settings.get_external_count():
         raise ValueError(
-            f"{place} is kept outside of HDF5 (external storage), in what may be any file; ask for "
-            "a file that holds it"
+            f"{place} is in external storage, which may be any file; ask for a file that holds it"
         )
     check_memory(num_bytes, f"{place}: a chunk, which is unpacked as a whole,")
     if layout != h5py.h5d.VIRTUAL:

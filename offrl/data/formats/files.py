@@ -38,8 +38,7 @@ def find_data(path: str) -> Path:
 
 
 def find_data_file(path: str | Path) -> Path:
-    """Find a file of data as ``find_file`` does; where one is missing that ``configs/`` name, the
-    error says which command makes it."""
+    """Find a file as ``find_file`` does; the error for one of ``MADE_BY`` says how it is made."""
     try:
         return find_file(path)
     except FileNotFoundError:

@@ -1,8 +1,7 @@
 """robomimic's HDF5 layout: ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``.
 
 Arrays are read through h5py's low-level interface: a data set of short demonstrations is thousands
-of small arrays, and the high-level one spends twice the time of the read itself on each. Every
-error names file, demonstration and key.
+of small arrays, and the high-level one takes twice the time of the read itself. Errors say where.
 """
 
 import json
@@ -85,10 +84,8 @@ class DemoFile(Demos):
         try:
             names.sort(key=lambda name: int(name.rpartition("_")[2]))
         except ValueError:
-            raise ValueError(
-                f"{self.path}: demonstrations must be named demo_0, demo_1, ...; "
-                f"found {', '.join(names[:3])}"
-            ) from None
+            words = f"demonstrations must be named demo_0, demo_1, ..., not {', '.join(names[:3])}"
+            raise ValueError(f"{self.path}: {words}") from None
         return names[:limit]
 
     def filter_keys(self) -> list[str]:

@@ -70,8 +70,7 @@ def _key(feature: str) -> str:
 
 
 class LeRobotFolder(Episodes):
-    """The episodes in a data set's folder. Each has the attributes ``task``, ``fps`` and, where it
-    was recorded, ``success``."""
+    """The episodes in a data set's folder, with ``task``, ``fps`` and, if recorded, ``success``."""
 
     layout = "LeRobot"
 
@@ -124,8 +123,7 @@ class LeRobotFolder(Episodes):
         return arrays
 
     def _inside(self, name: str) -> Path:
-        """Find a file of the folder by its name in it. In the cache of a hub files are links, from
-        ``snapshots/COMMIT`` to ``blobs``."""
+        """Find a file of the folder. In a hub's cache, ``snapshots/COMMIT`` links to ``blobs``."""
         folder = self.path.resolve()
         blobs = [folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else []
         return inside(folder / name, folder, *blobs, place=f"{self.path}: {name}")

@@ -47,15 +47,13 @@ def encoder(plan: Conversion) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Make the function that turns an episode into what is written of it (``encode_episode``)."""
     if plan.fps is None:
         raise ValueError(
-            f"{plan.source}: does not say how many steps a second has (control_freq in its "
-            "env_args); say so with --fps"
+            f"{plan.source}: how many steps a second has (control_freq) is not said; give --fps"
         )
     parquet()
     cameras = tuple(sorted(key for key, step in plan.steps.items() if step.is_image))
     if len({camera_feature(key) for key in cameras}) < len(cameras):
         raise ValueError(
-            f"{plan.source}: two of {', '.join(cameras)} have the same name but for _image; rename "
-            "one, or choose with --obs"
+            f"{plan.source}: two of {', '.join(cameras)} differ by _image alone; rename one (--obs)"
         )
     return partial(encode_episode, tuple(exchange.vector_keys(plan.steps)), cameras, plan.fps)
 
@@ -84,8 +82,7 @@ def encode_episode(
 
 @contextmanager
 def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Make a function that adds what an ``encoder`` made of an episode to a new folder, which is
-    there when all are in it."""
+    """Make a function that adds what an ``encoder`` made to a new folder, there when whole."""
     with whole_folder(output) as folder:
         dataset = _Dataset(folder, plan, Path(output).expanduser())
         try:

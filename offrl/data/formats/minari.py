@@ -31,9 +31,8 @@ def minari_folder(name: str) -> Path:
     try:
         return Path(_import().load_dataset(name).storage.data_path).resolve().parent
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"minari:{name}: not among Minari's datasets here; run: minari download {name}"
-        ) from None
+        words = f"not among Minari's datasets here; run: minari download {name}"
+        raise FileNotFoundError(f"minari:{name}: {words}") from None
 
 
 class MinariEpisodes(Episodes):
@@ -220,9 +219,7 @@ def _place(output: str) -> tuple[str, Path]:
         except (ValueError, TypeError):
             continue
         return candidate, get_dataset_path(candidate) if output.startswith(MINARI) else folder
-    raise ValueError(
-        f"{output}: {name!r} is no name for a Minari dataset; give one such as robots/lift-v0"
-    )
+    raise ValueError(f"{output}: {name!r} is no name for Minari; give one such as robots/lift-v0")
 
 
 def _space(step: StepType) -> Any:
