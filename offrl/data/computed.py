@@ -2,7 +2,7 @@
 ``(x - offset) / scale``; actions and rewards as they are learned from; keys that no file has."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,7 @@ def obs_statistics(rows: np.ndarray) -> Statistics:
     return {"offset": mean, "scale": std + np.float32(1e-3)}
 
 
-def action_statistics(
-    rows: np.ndarray, normalization: Literal["min_max", "gaussian"] | None
-) -> Statistics:
+def action_statistics(rows: np.ndarray, normalization: str | None) -> Statistics:
     """Compute statistics of actions ``[N, D]``; a dimension that hardly moves is not scaled."""
     if normalization == "min_max":
         low = rows.min(axis=0, keepdims=True)

@@ -20,6 +20,7 @@ from offrl.specs import LANGUAGE, modalities
 
 log = logging.getLogger(__name__)
 
+Embeddings = Mapping[str, np.ndarray]  # of sentences
 SAME_KEYS = (  # of train, which are arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
     "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
@@ -66,15 +67,12 @@ def obs_keys(config: Config) -> set[str]:
     return {key for group in modalities(config.observation).values() for key in group}
 
 
-def make_dataset(
-    config: Config, instructions: Mapping[str, np.ndarray], **changes: Any
-) -> SequenceDataset:
+def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> SequenceDataset:
     """Open what is trained on, with ``changes`` of the arguments of ``SequenceDataset``."""
     train = config.train
     entries = train.data or []
     constants = [
-        {LANGUAGE: instructions[e.lang]} if e.lang and e.lang in instructions else {}
-        for e in entries
+        {LANGUAGE: instructions[e.lang]} if e.lang in instructions else {} for e in entries
     ]
     options: dict[str, Any] = {key: train[key] for key in SAME_KEYS} | {
         "hdf5_path": [entry.path for entry in entries],
@@ -94,7 +92,7 @@ def make_dataset(
 
 
 def make_held_out_dataset(
-    config: Config, instructions: Mapping[str, np.ndarray], training: SequenceDataset
+    config: Config, instructions: Embeddings, training: SequenceDataset
 ) -> SequenceDataset:
     """Open all held-out demonstrations, normalised as those of the ``training``."""
     key = config.train.hdf5_validation_filter_key

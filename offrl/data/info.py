@@ -60,9 +60,8 @@ class DataInfo:
             self.layout, self._external = demos.layout, demos.external
         for key, names in self.masks.items():
             if absent := sorted(set(names) - set(self.names)):
-                self.wrong.append(
-                    f"{self.path}: mask/{key} names what is not there: {', '.join(absent[:5])}"
-                )
+                words = f"names what is not there: {', '.join(absent[:5])}"
+                self.wrong.append(f"{self.path}: mask/{key} {words}")
 
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         trajectory, digest = demos.stored(demo), hashlib.sha256()
@@ -130,9 +129,7 @@ class DataInfo:
             names = self._features[0]
             found = unusual({name: np.array([f[name] for f in self._features]) for name in names})
             unusual_ones = [f"{self.names[i]}: {sentence}" for i, sentence in found]
-        remarks = [
-            remark for _, array in sorted(self._arrays.items()) for remark in array.remarks()
-        ]
+        remarks = [words for _, x in sorted(self._arrays.items()) for words in x.remarks()]
         remarks += in_other_files(self._external)
         for same in self._alike.values():
             if len(same) > 1:

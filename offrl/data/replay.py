@@ -48,9 +48,7 @@ class ReplayStore(StepStore):
         self.num_rows = -(-capacity // num_envs) + num_frames  # of each part
         total = num_envs * self.num_rows
         columns = {"rewards": ((), np.float32), "dones": ((), np.float32), **columns}
-        self.arrays = {
-            key: np.zeros((total, *shape), dtype) for key, (shape, dtype) in columns.items()
-        }
+        self.arrays = {k: np.zeros((total, *shape), kind) for k, (shape, kind) in columns.items()}
         self.fill(self.arrays)
         self._obs = {k.removeprefix("obs/"): x for k, x in self.arrays.items() if k[:4] == "obs/"}
         self.is_step = np.zeros(total, dtype=bool)

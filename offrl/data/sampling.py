@@ -110,9 +110,7 @@ class Priorities:
         """Note rows, which are steps or are none any more."""
         self._tree[rows] = np.where(are_steps, self._largest, 0.0)
 
-    def draw(
-        self, uniform: torch.Tensor, num_steps: int, progress: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(self, uniform: Tensor, num_steps: int, progress: float) -> tuple[Tensor, Tensor]:
         """Choose rows for numbers ``[B]`` in [0, 1). Returns them and the weights ``[B]`` in a loss
         that make up for their being drawn too often (section 3.4).
 

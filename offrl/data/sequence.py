@@ -187,9 +187,8 @@ class SequenceDataset(WindowDataset):
                 raise ValueError(f"{self.hdf5_path}: {key} {words}")
         self.reward_stats = given
         if "rewards" in arrays:
-            arrays["rewards"], self.reward_stats = transformed(
-                arrays["rewards"], self.lengths, config, given
-            )
+            scaled, self.reward_stats = transformed(arrays["rewards"], self.lengths, config, given)
+            arrays["rewards"] = scaled
         self.store.fill(arrays)
 
     def _load_actions(

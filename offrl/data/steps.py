@@ -139,7 +139,11 @@ class Files(AbstractContextManager):
         key: the one whose length is that of a demonstration.
         """
         self.sources: list[Source] = []
-        choices = (_one_for_each(choice, paths) for choice in (filters, limits, shares))
+        choices = []
+        for choice in (filters, limits, shares):
+            choices.append(choice if isinstance(choice, (list, tuple)) else [choice] * len(paths))
+            if (num := len(choices[-1])) != len(paths):
+                raise ValueError(f"{num} filter keys or demo limits for {len(paths)} files")
         for path, filter_key, limit, share in zip(map(str, paths), *choices, strict=True):
             file = self._file(path)
             demos = file.demos(filter_key, limit)
@@ -246,11 +250,3 @@ class FileColumn:
 
     def to(self, device: torch.device | str) -> "FileColumn":
         return self
-
-
-def _one_for_each(value: Any, paths: Sequence[Any]) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        if len(value) != len(paths):
-            raise ValueError(f"{len(value)} filter keys or demo limits for {len(paths)} files")
-        return list(value)
-    return [value] * len(paths)

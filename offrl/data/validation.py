@@ -121,9 +121,7 @@ class Validation:
 
     def _count_breaks(self, arrays: Mapping[str, StoredArray], place: str) -> None:
         """Count the steps, but for ends, of which ``next_obs`` is not the next observation."""
-        pairs = [
-            (arrays[k[5:]], x) for k, x in arrays.items() if k[:5] == "next_" and k[5:] in arrays
-        ]
+        pairs = [(arrays[k], arrays[f"next_{k}"]) for k in arrays if f"next_{k}" in arrays]
         if not pairs:
             return
         breaks = ~np.all([followed(*pair) for pair in pairs], axis=0)

@@ -147,9 +147,8 @@ class DemoWriter(AbstractContextManager):
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
         notes |= attributes | {"num_samples": len(arrays["actions"])}
-        self._check_space(
-            sum(storage.bytes_on_disk(x) + METADATA_BYTES for x in arrays.values()), notes
-        )
+        size = sum(storage.bytes_on_disk(x) + METADATA_BYTES for x in arrays.values())
+        self._check_space(size, notes)
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)
         for key, array in arrays.items():
@@ -236,9 +235,7 @@ class DemoWriter(AbstractContextManager):
 
     # -- what an episode is held to ---------------------------------------------------------------
 
-    def _checked(
-        self, name: str, trajectory: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _checked(self, name: str, trajectory: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         """Return the arrays of an episode as they are stored, and its attributes."""
         arrays, notes = {}, {}
         place = f"{self.path}: {name}"

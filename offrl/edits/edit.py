@@ -88,11 +88,9 @@ def notes_of(file: DemoFile, demo: str, label: str) -> dict[str, Any]:
     return notes | {SOURCE: f"{label}/{demo}{before}"}
 
 
-def of_files(
-    files: Sequence[DemoFile], demos: Iterable[Demo] | None = None, **changes: Any
-) -> Edit:
+def of_files(files: Sequence[DemoFile], demos: Iterable[Demo] | None = None, **fields: Any) -> Edit:
     """Make an edit that copies all demonstrations of files, or some, with all that the files say of
-    them. ``changes`` are other values of its fields."""
+    them. ``fields`` have other values."""
     masks: dict[str, list[Demo]] = {}
     for file in files:
         for key in file.filter_keys():
@@ -102,7 +100,7 @@ def of_files(
     first, *rest = [file.attributes() for file in files]
     shared = {k: v for k, v in first.items() if all(_same(v, other.get(k)) for other in rest)}
     demos = [(file, demo) for file in files for demo in file.demos()] if demos is None else demos
-    return replace(Edit(list(demos), files[0].env_args, masks, shared), **changes)
+    return replace(Edit(list(demos), files[0].env_args, masks, shared), **fields)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -68,7 +68,7 @@ def actions(
     """
     if bool(limits or undo_range) == (absolute or action_dict):
         raise ValueError(
-            "offrl edit actions: give --absolute, --action-dict (or both), --range or --undo-range"
+            "offrl edit actions: give --absolute, --action-dict or both, --range or --undo-range"
         )
     if limits:
         return to_range(file, *limits)

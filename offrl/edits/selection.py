@@ -63,7 +63,10 @@ class Condition:
             text = node.value
             return text.replace(STANDS_IN, RESERVED) if isinstance(text, str) else text
         if isinstance(node, ast.Name):
-            return self._named(node.id.replace(STANDS_IN, RESERVED), values)
+            if (name := node.id.replace(STANDS_IN, RESERVED)) not in list(values):
+                words = f"asks for {name}; known are {', '.join(values)}"
+                raise ValueError(f"the condition {self.text!r} {words}")
+            return values[name]
         if isinstance(node, ast.BoolOp):
             decides = isinstance(node.op, ast.Or)  # the value that ends it
             return any(bool(self._value(x, values)) == decides for x in node.values) == decides
@@ -76,13 +79,6 @@ class Condition:
         found = [self._value(x, values) for x in (node.left, *node.comparators)]
         pairs = zip(node.ops, found, found[1:], strict=False)
         return all(self._apply(op, a, b) for op, a, b in pairs)
-
-    def _named(self, name: str, values: Mapping[str, Any]) -> Any:
-        try:
-            return values[name]
-        except KeyError:
-            words = f"asks for {name}; known are {', '.join(values)}"
-            raise ValueError(f"the condition {self.text!r} {words}") from None
 
     def _apply(self, kind: ast.AST, *operands: Any) -> Any:
         kinds = {isinstance(x, str) for x in operands}
@@ -167,7 +163,7 @@ def subset(
         chosen = [demo for demo in chosen if demo in demos]
     if n is not None and n > len(chosen):
         raise ValueError(
-            f"{file.path}: --n {n}, but there are {len(chosen)} demonstrations; lower it"
+            f"{file.path}: {n} demonstrations are asked for, but there are {len(chosen)}; lower --n"
         )
     order = np.arange(len(chosen))
     if seed is not None:

@@ -82,9 +82,8 @@ def make_plan(
     _check(source, demos[0], to, steps, kept, chosen)
     _warn(source, to, first, kept, bool(obs))
     if isinstance(source, DemoFile):  # in other formats all have the same arrays
-        every = {
-            k for demo in demos for k, x in source.stored(demo).items() if type(x) is StoredArray
-        }
+        stored = (source.stored(demo) for demo in demos)
+        every = {key for arrays in stored for key, x in arrays.items() if type(x) is StoredArray}
         if others := ", ".join(sorted(filter(is_chosen, every - first.keys()))):
             log.warning(f"{source.path}: left out is {others}: {demos[0]} has none")
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
@@ -105,9 +104,7 @@ def make_plan(
     )
 
 
-def _warn(
-    source: Episodes, to: str, first: Mapping[str, Any], kept: StepTypes, by_obs: bool
-) -> None:
+def _warn(source: Episodes, to: str, first: dict[str, Any], kept: StepTypes, by_obs: bool) -> None:
     """Log what of a source is not written and why, and what is not as it seems in what is."""
     attributes = [key for key, value in first.items() if not isinstance(value, np.ndarray)]
     arrays = [key for key in first if key not in (*attributes, *kept)]

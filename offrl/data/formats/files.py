@@ -1,15 +1,15 @@
-"""Files and folders of demonstrations: where they are, and opening them whatever their layout is:
-robomimic's, D4RL's, Minari's, LeRobot's or that of robosuite's own script."""
+"""Files and folders of demonstrations: where they are, and opening them in whatever layout."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from offrl.config.files import find_file
 from offrl.data.demos import Demos, Episodes
 from offrl.data.formats.d4rl import D4RLFile, is_d4rl
-from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.formats.hdf5 import DemoFile, attributes_of_data, located, opened
 from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
-from offrl.data.formats.robosuite_raw import RobosuiteRaw, is_raw
 
 # The commands that make the data of configs/. A clone has the first two files; a wheel has none.
 MADE_BY = {
@@ -26,6 +26,37 @@ MADE_BY = {
     "datasets/metaworld/reach.hdf5": "offrl collect --type metaworld --env reach-v3 --n 50 "
     "--horizon 200 --output datasets/metaworld/reach.hdf5",
 }
+# The arguments of environments of robosuite's script that ``env_info`` does not have.
+RECORDED_WITH = {"ignore_done": True, "use_camera_obs": False, "control_freq": 20}
+HEADLESS = {"has_renderer": False, "has_offscreen_renderer": False}
+
+
+class RobosuiteRaw(DemoFile):
+    """A file of robosuite's own recording script: demonstrations ``demo_1`` on with ``states``,
+    ``actions`` and ``model_file``, and the attributes ``env`` and ``env_info`` of all of them."""
+
+    layout = "robosuite's own"
+
+    @property
+    def env_args(self) -> dict[str, Any]:
+        with located(self.path, "the attributes env and env_info of data"):
+            attributes = self._file["data"].attrs
+            info = json.loads(attributes["env_info"])
+            kwargs = {**RECORDED_WITH, **info, **HEADLESS}
+            kwargs.pop("env_name", None)
+            return {
+                "env_name": str(attributes["env"]),
+                "env_version": str(attributes.get("repository_version", "")),
+                "type": 1,
+                "env_kwargs": kwargs,
+            }
+
+
+def is_raw(path: Path) -> bool:
+    """Say whether an HDF5 file is as robosuite's script leaves it."""
+    with opened(path) as file, located(path, "data"):
+        attributes = attributes_of_data(file)
+        return "env_info" in attributes and "env_args" not in attributes
 
 
 def find_data(path: str) -> Path:

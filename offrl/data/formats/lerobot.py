@@ -86,9 +86,8 @@ class LeRobotFolder(Episodes):
         with located(folder, TASKS):
             table = _rows(parquet().ParquetFile(self._inside(TASKS)), TASKS)
             (words,) = set(table.column_names) - {"task_index"}
-            self._tasks = dict(
-                zip(table["task_index"].to_pylist(), table[words].to_pylist(), strict=True)
-            )
+            columns = (table[name].to_pylist() for name in ("task_index", words))
+            self._tasks = dict(zip(*columns, strict=True))
         with located(folder, "meta/episodes"):
             notes = list[dict[str, Any]]()
             for path in sorted(folder.glob("meta/episodes/*/*.parquet")):
@@ -172,7 +171,10 @@ class LeRobotFolder(Episodes):
             return
         elif feature["dtype"] in ("video", "image"):
             if feature["dtype"] == "image":
-                images = np.stack([_image(cell["bytes"]) for cell in table[name].to_pylist()])
+                from PIL import Image
+
+                files = [io.BytesIO(cell["bytes"]) for cell in table[name].to_pylist()]
+                images = np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files])
             else:
                 path = self._place("video_path", episode, f"videos/{name}", video_key=name)
                 start = episode[f"videos/{name}/from_timestamp"]
@@ -255,13 +257,6 @@ def _array(name: str, table: Any, shape: Sequence[int]) -> np.ndarray:
             f"{list(shape)} for each"
         )
     return np.asarray(values).reshape(rows, *shape)
-
-
-def _image(file: bytes) -> np.ndarray:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(file)) as image:
-        return np.asarray(image.convert("RGB"))
 
 
 def parquet() -> Any:

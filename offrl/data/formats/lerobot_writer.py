@@ -321,10 +321,7 @@ def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
     channels = np.moveaxis(images[some], -1, 0).reshape(3, -1)
     counts = np.array([np.bincount(channel, minlength=256) for channel in channels])
     values, last, up_to = np.arange(256) / 255, channels.shape[1] - 1, np.cumsum(counts, axis=1)
-    found = {
-        name: values[np.argmax(up_to > round(share * last), axis=1)]
-        for name, share in RANKS.items()
-    }
+    found = {k: values[np.argmax(up_to > round(rank * last), axis=1)] for k, rank in RANKS.items()}
     mean, square = (counts @ powers / channels.shape[1] for powers in (values, values**2))
     found |= {"mean": mean, "std": np.sqrt(np.maximum(0, square - mean**2))}
     return {k: v.reshape(3, 1, 1) for k, v in found.items()} | {"count": np.array([len(some)])}

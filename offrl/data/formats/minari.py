@@ -197,9 +197,8 @@ def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, An
             storage.update_episodes([episode])
 
         yield write
-        storage.update_metadata(
-            {NOTES: json.dumps(plan.notes()), "dataset_size": storage.get_size()}
-        )
+        notes = {NOTES: json.dumps(plan.notes()), "dataset_size": storage.get_size()}
+        storage.update_metadata(notes)
     if output.startswith(MINARI):  # which is to know the folders above as its namespaces
         namespace, _, _ = parse_dataset_id(name)
         if namespace is not None and namespace not in list_local_namespaces():
