@@ -21,6 +21,7 @@ from offrl.specs import LANGUAGE, modalities
 log = logging.getLogger(__name__)
 
 Embeddings = Mapping[str, np.ndarray]  # of sentences
+Langs = Sequence[str | None]
 SAME_KEYS = (  # of train, which are arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
     "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
@@ -33,7 +34,7 @@ class TrainingData(NamedTuple):
     loader: BatchLoader
     valid_loader: BatchLoader | None  #: Of the held-out demonstrations, where these are validated.
     instructions: dict[str, np.ndarray]  #: The embeddings ``[E]`` by their sentences or names.
-    langs: Sequence[str | None]  #: The key among these for each entry of ``train.data``.
+    langs: Langs  #: The key among these for each entry of ``train.data``.
 
 
 def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device) -> TrainingData:
@@ -42,7 +43,7 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     known: The instructions of the checkpoint of a resumed run, which need no language model.
     """
     train = config.train
-    langs: Sequence[str | None] = [entry.lang for entry in train.data or []]
+    langs: Langs = [entry.lang for entry in train.data or []]
     are_seen = LANGUAGE in obs_keys(config)
     instructions = _embedded(langs, are_seen, known)
     dataset = make_dataset(config, instructions)
@@ -131,9 +132,7 @@ def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:
     return dataset
 
 
-def _embedded(
-    langs: Sequence[str | None], are_seen: bool, known: Mapping[str, Tensor]
-) -> dict[str, np.ndarray]:
+def _embedded(langs: Langs, are_seen: bool, known: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     """Embed the sentences of the data, unless the policy does not see them."""
     sentences = [lang for lang in langs if lang]
     if sentences and not are_seen:
@@ -151,9 +150,7 @@ def _embedded(
         return embed(sentences)
 
 
-def _stored(
-    dataset: SequenceDataset, langs: Sequence[str | None]
-) -> tuple[dict[str, np.ndarray], list[str | None]]:
+def _stored(dataset: SequenceDataset, langs: Langs) -> tuple[dict[str, np.ndarray], Langs]:
     """Collect the embeddings in files that are the same at all steps, which serve for evaluation as
     well, under names of their own. Returns them, and ``langs`` with those names."""
     instructions, names = dict[str, np.ndarray](), list(langs)

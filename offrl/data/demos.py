@@ -56,13 +56,11 @@ class Episodes(AbstractContextManager):
         stored, and strings and numbers (attributes). keys: of the arrays these alone."""
 
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the ``trajectory``; of a file in robomimic's layout with a ``StoredArray``, which
-        reads the array, in the place of each."""
+        """Return the ``trajectory``; of robomimic's files with a ``StoredArray`` for each."""
         return self.trajectory(demo, keys)
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
-        """Return the attributes of a demonstration, or of all the data, without lengths, sums, and
-        those that have a place of their own."""
+        """Return attributes of a demonstration, or all data, that have no place of their own."""
         return {}
 
     def masks(self) -> dict[str, list[str]]:
@@ -163,8 +161,7 @@ class Demos(Episodes):
         Raises as ``check`` does, and for values that are not finite."""
 
     def lost(self, demos: Sequence[str], key: str) -> list[int]:
-        """Find the dimensions that are next to constant as ``read`` returns them, and not as they
-        are stored, by a few of the demonstrations."""
+        """Find the dimensions that float32 makes next to constant, by a few demonstrations."""
         if self._dataset(demos[0], key).dtype.itemsize <= 4:
             return []
         few = demos[:: 1 + len(demos) // 8]

@@ -19,8 +19,7 @@ class Rollout(Replay):
         self.forget()  # so that each round lies behind room for earlier frames
 
     def take(self) -> dict[str, Any]:
-        """Return everything as tensors of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and
-        begin anew with what is observed now.
+        """Return everything, of ``N`` environments and ``L`` rows ``[N, L, ...]``, and begin anew.
 
         ``obs`` has frames, ``{key: [N, L, F, ...]}``, and ``frames`` says which, ``[N, L, F]``:
         those with the same number are the same. Where ``mask`` is true, a step was taken,

@@ -59,8 +59,7 @@ class Hindsight:
 
 
 class SumTree:
-    """Numbers, and the sums of 2, 4, 8, ... neighbours. A draw in proportion to them and a change
-    take as many operations as there are levels."""
+    """Numbers, and sums of 2, 4, 8, ... neighbours: draws and changes take one step per level."""
 
     def __init__(self, size: int):
         self._levels = [np.zeros(size)]

@@ -39,8 +39,7 @@ class SequenceDataset(WindowDataset):
     """Samples of successive steps of the demonstrations in files, for training.
 
     ``actions`` ``[T, A]`` are all ``action_keys``, normalised and joined, discrete ones one-hot.
-    Observations are float32 (images uint8), *not* normalised. Keys that no file has are ``[T, 1]``
-    zeros.
+    Observations are float32 (images uint8), *not* normalised. Keys that no file has are zeros.
 
     Most arguments are keys of the config's section ``train``. The others are:
 
@@ -216,10 +215,8 @@ class SequenceDataset(WindowDataset):
         super().make_windows()
         ends = np.cumsum([len(source.demos) for source in self.sources])
         counts = np.split(self._windows.counts, ends[:-1])
-        self.sources = [
-            replace(source, num_windows=int(part.sum()))
-            for source, part in zip(self.sources, counts, strict=True)
-        ]
+        pairs = zip(self.sources, counts, strict=True)
+        self.sources = [replace(source, num_windows=int(part.sum())) for source, part in pairs]
 
     def _check_windows(self, wants_next: bool) -> None:
         seen, counts = self._seen(), self._windows.counts

@@ -35,8 +35,7 @@ def create(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> None:
     """Store an array ``[T, ...]`` with checksums, in one chunk unless it is large. With ``png`` or
-    ``jpeg`` images ``[T, H, W, 1 or 3]`` (uint8) are frames, and all else is not compressed; those
-    of one channel may be labels, and are PNG."""
+    ``jpeg`` images ``[T, H, W, 1 (PNG: may be labels) or 3]`` are frames, all else is as it is."""
     attributes = {}
     if compression in FRAMES:
         if is_images(array):
@@ -61,8 +60,7 @@ class StoredArray:
     say than to read a short array. Images that are frames are seen as ``[T, H, W, C]``.
 
     external: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, and, when
-    it is read, for what is damaged, was not written or does not fit into memory: a file of a
-    megabyte may hold a thousand times as much.
+    it is read, for what is damaged, not written or too large for memory: files may be compressed.
     """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
@@ -161,8 +159,7 @@ def arrays_below(
 
 
 def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
-    """Raise ``ValueError`` for a group that was seen before: links make circles of few groups, and
-    more ways through them than can be gone."""
+    """Raise ``ValueError`` for a group that was seen before: links make circles without end."""
     info = h5py.h5o.get_info(group)
     if (info.fileno, info.addr) in seen or place.count("/") > 20:
         raise ValueError(f"{place.strip('/')} is a group within itself, or there twice")

@@ -303,8 +303,7 @@ class DemoWriter(AbstractContextManager):
 
 
 def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T], list[T]]:
-    """Draw demonstrations to train on and to validate on at random, each in their order. Of two or
-    more at least one is for validation."""
+    """Draw what to train and to validate on (one of two or more, at least), each in its order."""
     order = np.random.default_rng(seed).permutation(len(demos))
     num_valid = max(round(valid_fraction * len(demos)), int(len(demos) > 1))
     train, valid = sorted(order[num_valid:]), sorted(order[:num_valid])

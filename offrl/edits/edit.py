@@ -1,5 +1,4 @@
-"""New files made of demonstrations of others, one at a time: what an edit does not change is copied
-as it is stored, neither unpacked nor read."""
+"""New files made of demonstrations of others: what an edit leaves is copied as stored, unread."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

@@ -93,8 +93,7 @@ class Condition:
 
 
 class Facts(Mapping[str, Any]):
-    """The names that conditions may use of a demonstration: ``length``, ``return``, ``success`` and
-    its attributes that are numbers or text."""
+    """The names that conditions may use: ``length``, ``return``, ``success`` and attributes."""
 
     def __init__(self, file: DemoFile, demo: str):
         self._file, self._demo = file, demo

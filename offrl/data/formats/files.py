@@ -60,8 +60,7 @@ def is_raw(path: Path) -> bool:
 
 
 def find_data(path: str) -> Path:
-    """Find the file or folder that ``train.data.path`` names: a path, also below the clone, or
-    ``minari:NAME`` for one of Minari's datasets."""
+    """Find what ``train.data.path`` names: a path, also below the clone, or ``minari:NAME``."""
     if path.startswith(MINARI):
         return minari_folder(path.removeprefix(MINARI))
     folder = Path(path).expanduser()

@@ -127,8 +127,7 @@ class DemoFile(Demos):
         if len(names) < len(listed):
             twice = next(name for name in names if listed.count(name) > 1)
             log.warning(
-                f"{self.path}: mask/{filter_key} names {twice} more than once; each demonstration "
-                "is used once"
+                f"{self.path}: mask/{filter_key} names {twice} more than once; it is used once"
             )
         held_out = held_out_key(filter_key)
         if held_out in keys and (shared := sorted(set(names) & set(self.mask(held_out)))):
@@ -256,16 +255,13 @@ class DemoFile(Demos):
         """Open a dataset; ``ValueError`` unless of numbers of this shape, bytes if ``dtype`` is."""
         dataset, wrong = self._dataset(demo, key), ""
         if dataset.shape != shape:
-            wrong = (
-                f"has shape {list(dataset.shape)}, but the demo's actions and the other demos ask "
-                f"for {list(shape)}"
-            )
+            asked = f"the demo's actions and the other demos ask for {list(shape)}"
+            wrong = f"has shape {list(dataset.shape)}, but {asked}"
         elif dataset.dtype.kind not in "fiub":
             wrong = "holds no numbers"
         elif (dataset.dtype == np.uint8) != (dtype == np.uint8):
             wrong = (
-                f"holds {dataset.dtype}, but the first demonstration {dtype}; store all of them as "
-                "uint8, or none"
+                f"holds {dataset.dtype}, but the first demo {dtype}; store all as uint8, or none"
             )
         if wrong:
             raise ValueError(f"{self.path}: data/{demo}/{key} {wrong}")

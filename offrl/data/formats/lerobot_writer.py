@@ -315,8 +315,7 @@ def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute statistics of the channels of images ``[T, H, W, 3]``, from 0 to 1: of some of the
-    images, by how often each value occurs."""
+    """Compute statistics of the channels, from 0 to 1, of some of the images ``[T, H, W, 3]``."""
     some = np.linspace(0, len(images) - 1, min(len(images), SAMPLED)).round().astype(int)
     channels = np.moveaxis(images[some], -1, 0).reshape(3, -1)
     counts = np.array([np.bincount(channel, minlength=256) for channel in channels])
