@@ -73,7 +73,8 @@ def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> Se
     train = config.train
     entries = train.data or []
     constants = [
-        {LANGUAGE: instructions[e.lang]} if e.lang in instructions else {} for e in entries
+        {LANGUAGE: instructions[e.lang]} if e.lang and e.lang in instructions else {}
+        for e in entries
     ]
     options: dict[str, Any] = {key: train[key] for key in SAME_KEYS} | {
         "hdf5_path": [entry.path for entry in entries],

@@ -67,9 +67,7 @@ class DataInfo:
         trajectory, digest = demos.stored(demo), hashlib.sha256()
         read: dict[str, Any] = {}
         length = trajectory["actions"].shape[0] if "actions" in trajectory else 0
-        if isinstance(demos, DemoFile) and length:
-            demos.check_length(demo, length)
-        elif isinstance(demos, Demos):
+        if length and isinstance(demos, Demos):
             demos.lengths([demo])  # whose errors tell most of what may be wrong
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, StoredArray)):

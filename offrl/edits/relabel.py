@@ -27,7 +27,7 @@ def rewards(
     shift: float = 0.0,
     workers: int | None = None,
 ) -> Edit:
-    """Write ``scale * r + shift``: of stored or (simulated) ``dense`` rewards, or 1 at success alone."""
+    """Write ``scale * r + shift``: r stored, ``dense`` and simulated, or 1 at success, else 0."""
     if not (dense or success_only or scale != 1 or shift):
         raise ValueError("offrl edit rewards: give --dense, --success-only, --scale or --shift")
     env_args: Mapping[str, Any] | None = file.env_args

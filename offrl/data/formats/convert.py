@@ -138,25 +138,20 @@ def _check(
     """Raise ``ValueError`` for what a format needs and the source lacks, or the reverse."""
     name, obs = FORMATS[to].name, [key for key in kept if key.startswith("obs/")]
     has = ", ".join(k.removeprefix("obs/") for k in steps if k.startswith("obs/")) or "none"
-    for key in FORMATS[to].needs:
-        if key not in kept:
-            raise ValueError(
-                f"{source.path}: {demo} has no {key}, without which {name} cannot be; offrl images "
-                "gives data with the simulator's states both"
-            )
-    for key in chosen or ():
-        if key not in kept:
-            why = f"{name} has no place for it" if key in steps else f"it has {has}"
-            raise ValueError(f"{source.path}: no observation {key[4:]} (--obs) to convert: {why}")
-    if to != "robomimic" and not obs:
-        raise ValueError(
-            f"{source.path}: no observations that {name} holds (it has {has}); see offrl images"
-        )
-    if to == "d4rl" and chosen is None and len(obs) > 1:
-        raise ValueError(
-            f"{source.path}: {name} has one vector of observations; choose those that are joined "
-            f"to it with --obs; it has {has}"
-        )
+    words = ""
+    if lacking := [key for key in FORMATS[to].needs if key not in kept]:
+        words = f"{demo} has no {lacking[0]}, without which {name} cannot be; offrl images gives "
+        words += "data with the simulator's states both"
+    elif lacking := [key for key in chosen or () if key not in kept]:
+        why = f"{name} has no place for it" if lacking[0] in steps else f"it has {has}"
+        words = f"no observation {lacking[0][4:]} (--obs) to convert: {why}"
+    elif to != "robomimic" and not obs:
+        words = f"no observations that {name} holds (it has {has}); make some with offrl images"
+    elif to == "d4rl" and chosen is None and len(obs) > 1:
+        words = f"{name} has one vector of observations; choose those that are joined to it with "
+        words += f"--obs; it has {has}"
+    if words:
+        raise ValueError(f"{source.path}: {words}")
 
 
 def _whole(frequency: Any) -> int | None:

@@ -107,8 +107,8 @@ def select_arrays(trajectory: Mapping[str, Any], steps: StepTypes, place: str) -
     arrays = {k: v for k, v in trajectory.items() if not isinstance(v, np.ndarray)}
     for key, step in steps.items():
         if key not in trajectory:
-            words = "unlike in the first; complete the demonstration, or leave it out"
-            raise ValueError(f"{place}/{key} is missing, {words}")
+            remedy = "complete the demonstration, or leave it out"
+            raise ValueError(f"{place}/{key} is missing, unlike in the first; {remedy}")
         array = arrays[key] = trajectory[key]
         if StepType.of(array) != step or len(array) != len(trajectory["actions"]):
             raise ValueError(

@@ -145,28 +145,23 @@ class DemoFile(Demos):
             return all(links.exists(b"/".join(parts[:i])) for i in range(1, len(parts) + 1))
 
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        lengths = [self._dataset(demo, key).shape[0] for demo in demos]
-        for demo, length in zip(demos, lengths, strict=True):
-            self.check_length(demo, length, key)
+        lengths = []
+        for demo in demos:
+            length = recorded = self._dataset(demo, key).shape[0]
+            group, name = self._group(demo), b"num_samples"
+            with located(self.path, f"the attribute num_samples of data/{demo}"):
+                attribute = h5py.h5a.open(group, name) if h5py.h5a.exists(group, name) else None
+                if attribute and attribute.shape is not None:  # else it is empty
+                    value = np.empty(attribute.shape, np.int64)
+                    attribute.read(value)
+                    recorded = int(value.item())
+            if recorded != length:
+                raise ValueError(
+                    f"{self.path}: data/{demo} was recorded with {recorded} steps (num_samples), "
+                    f"but its {key} have {length}; copy the file again, or correct that attribute"
+                )
+            lengths.append(length)
         return np.array(lengths)
-
-    def check_length(self, demo: str, length: int, key: str = "actions") -> None:
-        """Raise ``ValueError`` unless a demonstration was recorded with that number of steps."""
-        group = self._group(demo)
-        with located(self.path, f"the attribute num_samples of data/{demo}"):
-            if not h5py.h5a.exists(group, b"num_samples"):
-                return
-            attribute = h5py.h5a.open(group, b"num_samples")
-            if attribute.shape is None:  # it is empty
-                return
-            value = np.empty(attribute.shape, np.int64)
-            attribute.read(value)
-            recorded = int(value.item())
-        if recorded != length:
-            raise ValueError(
-                f"{self.path}: data/{demo} was recorded with {recorded} steps (num_samples), "
-                f"but its {key} have {length}; copy the file again, or correct that attribute"
-            )
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
         first = self._dataset(demos[0], key)
