@@ -20,8 +20,7 @@ Info = dict[str, Any]  # numbers for the log, by their names there; None: not me
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Take the mean of values ``[B, T]``; with a mask ``[B, T, 1]``, over the steps where it is
-    one."""
+    """Take the mean of values ``[B, T]``, over the steps where a mask ``[B, T, 1]`` is one."""
     if mask is None:
         return values.mean()
     mask = mask.squeeze(-1)
@@ -103,8 +102,7 @@ class PolicyAlgo(Algo):
         return self.raw_action(action)
 
     def named(self, obs: Obs | Tensor) -> Obs:
-        """Give observations by their keys, also if there is one key and only its values are
-        given."""
+        """Give observations by their keys, also if only the values of the one key are given."""
         if isinstance(obs, Mapping):
             return obs
         keys = self.obs_spec.keys("obs")
@@ -223,8 +221,7 @@ class PlannerAlgo(Algo):
 class HierarchicalAlgo(PolicyAlgo):
     """A planner and an actor that follows its subgoals.
 
-    The states of ``act`` are dicts, with the ``"subgoal"`` and the ``"steps_left"`` that
-    ``subgoal_of`` gives.
+    States of ``act`` are dicts, with the ``"subgoal"`` and ``"steps_left"`` of ``subgoal_of``.
     """
 
     def subgoal_of(self, state: Any) -> tuple[Mapping[str, Tensor], Tensor]:

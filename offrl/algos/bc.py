@@ -59,8 +59,7 @@ class LossConfig(Section):
     l1_weight: NonNegative = 0.0
     """Weight of the Huber error."""
     cos_weight: NonNegative = 0.0
-    """Weight of the cosine distance of an action's first three numbers, which are the translation
-    of the end effector."""
+    """Weight of the cosine distance of an action's first three numbers, a translation."""
 
     @model_validator(mode="after")
     def _learns_something(self) -> "LossConfig":

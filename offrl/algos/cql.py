@@ -21,14 +21,12 @@ class CQLCriticConfig(SACCriticConfig):
     """The policy's action in a target, where num_action_samples is 1: one that is drawn, as
     robomimic's, or the tanh of its mean, as d3rlpy's."""
     cql_weight: NonNegative = 1.0
-    """Weight of the gap between the values of proposed actions and of the data's, where it is not
-    tuned (target_q_gap)."""
+    """Weight of the gap between values of proposed and of the data's actions, if not tuned."""
     deterministic_backup: bool = True
     min_q_weight: NonNegative = 1.0
     """Factor on the gap."""
     target_q_gap: float | None = 5.0
-    """Gap that the weight is tuned to hold. null or a negative number: no tuning, the weight is
-    cql_weight."""
+    """Gap that the weight is tuned to hold. null or a negative number: cql_weight is the weight."""
     num_random_actions: Count = 10
     """Number of proposed actions per state, of each of three kinds: uniform ones, actions of the
     policy, and actions of the policy in the next state."""
@@ -78,8 +76,7 @@ class CQL(SACN):
         return q.amax(-1, keepdim=True).amin(0)
 
     def q_losses(self, batch: Batch, target: Tensor, next_pi: Any) -> tuple[Tensor, Info]:
-        """Add the gap between a soft maximum of ``Q`` and ``Q`` of the data to temporal differences
-        (equation 4)."""
+        """Add the gap between a soft maximum of ``Q`` and the data's ``Q`` (equation 4)."""
         config, obs = self.algo_config.critic, batch["obs"]
         with torch.no_grad():
             proposals, log_mu = self.proposals(self.nets["actor"](obs)[0], next_pi)

@@ -19,8 +19,7 @@ class CRRConfig(TDConfig):
 
     OPTIMIZERS = {"critic": 3e-4, "actor": 3e-4}
     f: Literal["exp", "binary"] = "exp"
-    """Weight of an action by its advantage A: exp(A / beta), or with "binary" 1 where A is positive
-    and 0 elsewhere."""
+    """Weight of an action by its advantage A: exp(A / beta), or with "binary" 1 if A > 0."""
     beta: float = Field(1.0, gt=0)
     """Temperature of the weights "exp"."""
     max_weight: float = Field(20.0, gt=0)

@@ -29,8 +29,7 @@ class DAggerConfig(BCConfig):
     """Expert: "scripted", the demonstrator of the task, or the path of a checkpoint."""
     beta_decay: Share = 0.0
     """Share of the expert's actions among those that are taken, as a power of the number of earlier
-    rounds: beta_i is beta_decay to the i - 1. 0: the expert acts in the first round, and never
-    again."""
+    rounds: beta_i is beta_decay to the i - 1. 0: the expert acts in the first round alone."""
 
 
 @register_algo(DAggerConfig)

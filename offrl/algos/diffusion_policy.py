@@ -1,5 +1,4 @@
-"""Diffusion Policy (Chi et al., 2023, arXiv:2303.04137): denoise a chunk of actions, given the last
-observations."""
+"""Diffusion Policy (Chi et al., 2023, arXiv:2303.04137): denoise a chunk of actions."""
 
 from collections.abc import Callable
 from typing import Any, Literal

@@ -21,8 +21,7 @@ class DiscreteBCQConfig(DDQNConfig):
 
     OPTIMIZERS = {"critic": 3e-4, "imitation": 3e-4}
     threshold: float = Field(0.3, ge=0, le=1)
-    """Actions are excluded that are less likely in the data than this share of the likeliest one. 0
-    is double DQN, 1 is cloning."""
+    """Least likelihood of actions, as a share of the likeliest one's. 0: double DQN; 1: cloning."""
     logit_weight: NonNegative = 1e-2
     """Weight of the squared logits of the network that imitates."""
 

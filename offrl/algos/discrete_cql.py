@@ -14,8 +14,7 @@ class DiscreteCQLConfig(DDQNConfig):
     ALGO_NAME = "discrete_cql"
 
     alpha: NonNegative = 1.0
-    """Weight of the gap between the values of all actions and of the data's. The less data there
-    is, the larger it should be."""
+    """Weight of the gap between values of all actions and of the data's; larger with less data."""
 
 
 @register_algo(DiscreteCQLConfig)

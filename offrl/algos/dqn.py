@@ -45,8 +45,7 @@ class DQNConfig(TDConfig):
 
     OPTIMIZERS = {"critic": 3e-4}
     double: bool = False
-    """Let the network choose the next action in a target, and only its slow copy say what that is
-    worth (double DQN)."""
+    """Let the network choose a target's next action, and its slow copy value it (double DQN)."""
     dueling: bool = False
     """Let the last layer give the value of the state, and apart from it how much better each action
     is than the others (dueling networks)."""
@@ -55,8 +54,7 @@ class DQNConfig(TDConfig):
     of a round that are drawn together have the same targets."""
     target_tau: Share = 1.0
     exploration: ExplorationConfig = ExplorationConfig()
-    """Share of actions that are drawn at random while learning from what comes of them
-    (train.num_steps)."""
+    """Share of actions that are drawn at random while learning online (train.num_steps)."""
     critic: DistributionalCriticConfig = DistributionalCriticConfig(
         use_huber=True, layer_dims=[256, 256], ensemble=EnsembleConfig(n=1)
     )
@@ -108,8 +106,7 @@ class DQN(ActionValues):
             return self.backup(batch, self._choices(next_obs, len(batch["dones"])))
 
     def _choices(self, obs: Any, size: int) -> Tensor:
-        """Give all actions, one-hot ``[B, A, A]``, with an allowed one in the place of each that is
-        not."""
+        """Give all actions, one-hot ``[B, A, A]``, with an allowed one for each that is not."""
         index = torch.arange(self.ac_dim, device=self.device).expand(size, -1)
         mask = allowed(obs)
         if mask is not None:

@@ -34,8 +34,7 @@ class DTConfig(AlgoConfig):
         "policy": adamw(1e-4, scheduler_type="constant", warmup_steps=10000, step_every_batch=True)
     }
     context_length: Steps = 20
-    """Number of steps that the policy remembers (K). train.seq_length is the same, unless it is
-    set."""
+    """Number of steps that the policy remembers (K). train.seq_length follows, unless it is set."""
     embed_dim: Count = 128
     """Size of an embedding."""
     num_layers: Count = 3
@@ -47,8 +46,7 @@ class DTConfig(AlgoConfig):
     max_timestep: Count = 1000
     """Number of timesteps with an embedding; later steps share the last one."""
     target_return: float | None = None
-    """Return that the policy asks for while acting. null: the highest return of the data's
-    demonstrations."""
+    """Return that the policy asks for while acting. null: the highest return in the data."""
     return_scale: float | None = Field(None, gt=0)
     """Divisor of returns. null: the largest magnitude of a return in the data."""
 
@@ -65,9 +63,8 @@ class DTConfig(AlgoConfig):
 class DT(PolicyAlgo):
     """One network, ``policy``: ``pi(a_t | R_1, s_1, a_1, ..., R_t, s_t)``.
 
-    While acting, the state of an episode holds the last ``context_length`` steps from the front of
-    its arrays on (so that no padding comes before them), the sum of the rewards ``received``, and
-    its ``age`` in steps.
+    While acting, an episode's state holds the last ``context_length`` steps from the front of its
+    arrays on (so that no padding precedes them), the sum of rewards ``received``, and its ``age``.
     """
 
     algo_config: DTConfig

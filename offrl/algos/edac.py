@@ -47,8 +47,7 @@ class EDAC(SACN):
 
 
 def mean_similarity(gradients: Tensor) -> Tensor:
-    """Sum the cosine similarities of ``[N, B, A]`` between different critics over pairs, divided by
-    ``N - 1`` (equation 4)."""
+    """Sum cosine similarities of ``[N, B, A]`` over pairs of critics, by ``N - 1`` (equation 4)."""
     directions = torch.nn.functional.normalize(gradients, dim=-1)
     num = len(directions)
     with_itself = directions.square().sum((0, 2))

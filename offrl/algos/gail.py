@@ -88,8 +88,8 @@ class GAIL(PPO):
         return actions if self.is_discrete else actions.clamp(-1.0, 1.0)
 
     def gradient_penalty(self, own: Sequence[Tensor], shown: Sequence[Tensor]) -> Tensor:
-        """Compute the mean squared gradient of the logits by the inputs, at random places between
-        steps of both kinds."""
+        """Compute the mean squared gradient of logits at random places between both kinds of
+        steps."""
         share = torch.rand(len(own[0]), 1, 1, device=self.device)
         between = [
             torch.lerp(a.detach(), b.detach(), share).requires_grad_()

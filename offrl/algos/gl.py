@@ -128,8 +128,7 @@ class GL(PlannerAlgo):
     def propose(
         self, batch: Mapping[str, Any], num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:
-        """Draw subgoals ``{key: [B, num_samples, ...]}`` as they are recorded, for what was
-        ``seen``."""
+        """Draw subgoals ``{key: [B, num_samples, ...]}``, as recorded, for what was ``seen``."""
         said = self._propose(batch["obs"], num_samples, generators)
         return self.subgoal_normalizer.unnormalize(said)
 

@@ -45,8 +45,7 @@ class PriorCorrectionConfig(Section):
 
 class LatentSubgoalConfig(Section):
     enabled: bool = False
-    """Give the actor the planner's latents instead of observations. Needs a planner that is a
-    VAE."""
+    """Give the actor the planner's latents instead of observations. The planner must be a VAE."""
     prior_correction: PriorCorrectionConfig = PriorCorrectionConfig()
     """Latents that the actor is trained with."""
 
@@ -55,11 +54,9 @@ class HierarchyConfig(AlgoConfig):
     """The keys that HBC and IRIS share."""
 
     mode: Literal["separate", "cascade"] = "separate"
-    """Subgoals that the actor is trained with: "separate", those of the data; "cascade", those that
-    the planner predicts."""
+    """Subgoals that the actor learns with: those of the data, or with "cascade" the planner's."""
     actor_use_random_subgoals: bool = False
-    """Train the actor with the observation of a random later step of each sample instead of the one
-    at the horizon."""
+    """Train the actor with the observation of a random later step, not that at the horizon."""
     subgoal_update_interval: Steps = 10
     """Number of steps for which the actor follows a subgoal."""
     latent_subgoal: LatentSubgoalConfig = LatentSubgoalConfig()
@@ -158,8 +155,7 @@ class HBC(Composite, HierarchicalAlgo):
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the parts' batches, and the ``subgoals`` ``{key: [B, ...]}`` that the actor is to
-        reach, as they are recorded."""
+        """Make the parts' batches, and the actor's ``subgoals`` ``{key: [B, ...]}``."""
         gl, train = self.goal_planner, self.global_config.train
         later = self.needed(batch, "next_obs")
         later = {key: later[key] for key in gl.obs_spec.keys("subgoal")}

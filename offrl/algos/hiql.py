@@ -44,8 +44,7 @@ class HIQLConfig(InSampleConfig):
     representation_dim: Count = 10
     """Size of the representation of goals and subgoals."""
     expectile: float = Field(0.7, gt=0, lt=1)
-    """Expectile of the value regression (tau). With a value nearer to 1 the shortest ways of the
-    data count more."""
+    """Expectile of the value regression (tau). Nearer to 1, the shortest ways count more."""
     critic: CriticConfig = CriticConfig(layer_dims=[512, 512, 512])
     planner: PlannerConfig = PlannerConfig()
     """The policy of subgoals."""
@@ -128,8 +127,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
         return expectile_loss(target - v, self.algo_config.expectile), v
 
     def pi_high_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Clone subgoals by their advantage (equation 6), with a normal distribution of variance 1
-        around the prediction."""
+        """Clone subgoals by their advantage (equation 6), with variance 1 around predictions."""
         obs, goal = batch["obs"], batch["high_goal_obs"]
         with torch.no_grad():
             advantage = self.value(batch["waypoint_obs"], goal) - self.value(obs, goal)

@@ -35,8 +35,7 @@ class ImpalaConfig(PolicyGradientConfig):
     """Largest weight of a step by how much likelier its action has become. It decides which policy
     the values are of."""
     c_bar: float = Field(1.0, gt=0)
-    """Largest factor with which later steps count in the target of an earlier one. It decides how
-    fast values are learned."""
+    """Largest factor of later steps in earlier targets. It decides how fast values are learned."""
 
 
 @register_algo(ImpalaConfig)

@@ -32,8 +32,7 @@ class IQLConfig(InSampleConfig):
     ALGO_NAME = "iql"
 
     vf_quantile: float = Field(0.9, gt=0, lt=1)
-    """Expectile of the value regression (tau). With a value nearer to 1 the best actions of the
-    data count more."""
+    """Expectile of the value regression (tau). Nearer to 1, the best actions count more."""
 
 
 @register_algo(IQLConfig)

@@ -39,8 +39,7 @@ class LatentActorConfig(Section):
     perturbation: PerturbationConfig = PerturbationConfig(layer_dims=[400, 300])
     """Network that changes the decoded action a little."""
     max_latent_action: float = Field(2.0, gt=0)
-    """Largest magnitude of each latent that the actor chooses, in standard deviations of the
-    prior."""
+    """Largest magnitude of latents that the actor chooses, in standard deviations of the prior."""
 
 
 class PLASConfig(TDConfig):

@@ -25,8 +25,7 @@ class PPOConfig(GAEConfig):
     """Largest distance from 1 (epsilon) of the ratio of an action's probability to that when it was
     taken; beyond it nothing is learned from the action."""
     value_clip_range: float | None = Field(None, gt=0)
-    """Largest distance of values from those when the steps were taken; beyond it nothing is
-    learned. null: no limit."""
+    """Largest distance to learn values at, from those when the steps were taken. null: no limit."""
     target_kl: float | None = Field(None, gt=0)
     """Leave out the rest of the passes when the policy has moved by more than 1.5 times this KL
     divergence. null: make all passes."""

@@ -16,14 +16,12 @@ class ReBRACCriticConfig(WeightedCriticConfig):
     layer_norm: bool = True
     """Normalise the outputs of each hidden layer."""
     bc_coef: NonNegative = 0.01
-    """Weight, in targets, of the squared distance of the policy's action from the data's (beta
-    2)."""
+    """Weight, in targets, of the squared distance of the policy's and data's action (beta 2)."""
 
 
 class ReBRACActorConfig(TD3ActorConfig):
     bc_coef: NonNegative = 0.01
-    """Weight, in the actor's loss, of the squared distance of its action from the data's (beta
-    1)."""
+    """Weight, in the actor's loss, of the squared distance to the data's action (beta 1)."""
 
 
 class ReBRACConfig(TD3BCConfig):

@@ -1,9 +1,8 @@
 """REINFORCE (Williams, 1992, doi:10.1007/BF00992696) with a learned baseline: actions become
 likelier by how much better than expected they turned out.
 
-Advantages are those of Schulman et al. (2016, arXiv:1506.02438). With ``gae_lambda`` 1, which is
-the default, they are the rewards of the rest of the episode, less the baseline. A round makes one
-step of the optimizer.
+Advantages are those of Schulman et al. (2016, arXiv:1506.02438). With ``gae_lambda`` 1, the
+default, they are the rest of the episode's rewards, less the baseline. A round makes one step.
 """
 
 from collections.abc import Mapping

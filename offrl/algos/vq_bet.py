@@ -124,8 +124,7 @@ class VQBeT(ChunkPolicy):
         return {"Codes_Loss": loss, "Reconstruction_Loss": error}
 
     def policy_loss(self, batch: Batch, chunks: Tensor, mask: Tensor | None) -> Info:
-        """Compute focal losses of the codes, and ``|a - (psi(z_q) + offset)|`` (equations 3 and
-        4)."""
+        """Compute focal losses of the codes, and ``|a - (psi(z_q) + offset)|`` (equations 3, 4)."""
         config, net, vq = self.algo_config, self.nets["policy"], self.nets["codes"]
         with torch.no_grad():
             codes = vq.codes(chunks)

@@ -12,8 +12,7 @@ class XQLConfig(InSampleConfig):
     ALGO_NAME = "xql"
 
     beta: float = Field(2.0, gt=0)
-    """Temperature of the soft maximum over the data's actions. With a smaller value it is nearer to
-    the maximum."""
+    """Temperature of the soft maximum over the data's actions. A small one is near the maximum."""
     max_clip: float = Field(7.0, gt=0)
     """Largest error over beta, so that its exponential stays finite."""
 

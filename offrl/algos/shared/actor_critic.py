@@ -75,13 +75,11 @@ class ActorCritic(TDLearner, PolicyAlgo):
         return self.policy(self.prepare(obs, goal), state)
 
     def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
-        """Give the distribution of actions, for observations as networks see them, and the
-        state."""
+        """Give the distribution of actions, for prepared observations, and the state."""
         return self.nets["actor"](obs, None, state)
 
     def best_guess(self, obs: Any, goal: Any = None) -> Tensor:
-        """Give the actor's most likely action ``[B, 1, A]``, for observations as networks see
-        them."""
+        """Give the actor's most likely action ``[B, 1, A]``, for prepared observations."""
         return self.policy(with_goal(obs, goal))[0].mode()
 
     # -- starting from a cloned policy -----------------------------------------------------------
@@ -93,8 +91,7 @@ class ActorCritic(TDLearner, PolicyAlgo):
         return {"algo": {"actor": {"layer_dims": stored.algo["actor_layer_dims"]}}}
 
     def start_from(self, content: Mapping[str, Any]) -> None:
-        """Take over the weights of the same algorithm, or those of a cloned policy for the actor;
-        critics start untrained then."""
+        """Take over the same algorithm's weights, or a cloned policy's for the actor alone."""
         if content["algo_name"] != CLONING:
             return super().start_from(content)
         cloned = content["model"]["nets"]

@@ -270,8 +270,7 @@ class Algo(Modes):
         return with_goal(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
 
     def prepare_states(self, obs_dict: Obs, goal_dict: Obs | None = None) -> dict[str, Any]:
-        """Do the same for observations ``{key: [B, ...]}``, or ``[B, T, ...]`` if frames are
-        stacked."""
+        """Do the same for observations ``{key: [B, ...]}``, or of frames ``[B, T, ...]``."""
         return self.prepare(self._with_time(obs_dict), goal_dict)
 
     def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | Any:
@@ -290,8 +289,7 @@ class Algo(Modes):
         return obs if stacked else map_leaves(lambda x: x[:, None], obs)
 
     def trains(self, name: str) -> bool:
-        """Say whether ``nets[name]`` learns now: neither while validating, nor outside its
-        epochs."""
+        """Say whether ``nets[name]`` learns now: not while validating, or outside its epochs."""
         is_due = self.epoch is None or self.optim_params[name].is_due(self.epoch)
         return is_due and not self.validates
 

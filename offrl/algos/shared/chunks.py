@@ -135,8 +135,7 @@ class ChunkPolicy(PolicyAlgo):
 
 
 def _held(actions: Tensor, mask: Tensor) -> Tensor:
-    """Put the nearest recorded one in the place of each of the actions ``[B, T, A]`` that is
-    not."""
+    """Put the nearest recorded action in the place of each of ``[B, T, A]`` that is not."""
     steps = torch.arange(actions.shape[1], device=actions.device)
     known = mask[..., 0] > 0
     first = known.int().argmax(1, keepdim=True)

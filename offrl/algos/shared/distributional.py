@@ -26,8 +26,7 @@ class DistributionalCritic(TDLearner):
         super().add_critics(own, num_critics=1, num_outputs=num_atoms, **options)
 
     def backup(self, batch: Batch, next_actions: Tensor) -> Tensor:
-        """Compute the probabilities ``[B, atoms]`` of the returns of the best of
-        ``next_actions``."""
+        """Compute probabilities ``[B, atoms]`` of the returns of the best of ``next_actions``."""
         critic = self.nets["critic_target"]
         probabilities = critic.probabilities(batch["next_obs"], next_actions)[0]
         best = (probabilities * critic.atoms).sum(-1).argmax(1)
@@ -36,8 +35,7 @@ class DistributionalCritic(TDLearner):
         return critic.project(returns, chosen)
 
     def critic_losses(self, batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the KL divergence from the target, ``[1]``, and the expected returns
-        ``[1, B, 1]``."""
+        """Compute KL divergences from the target, ``[1]``, and expected returns ``[1, B, 1]``."""
         critic = self.nets["critic"]
         outputs = critic.outputs(batch["obs"], batch["actions"])
         log_p = outputs.log_softmax(-1)[:, :, 0]
@@ -53,8 +51,7 @@ class DistributionalCritic(TDLearner):
 def register_distributional(
     config_class: type[TDConfig], plain: type[Algo]
 ) -> Callable[[AlgoClass], AlgoClass]:
-    """Register the decorated class, for configs with ``critic.distributional.enabled``, and the
-    ``plain`` one for others."""
+    """Register the decorated class for ``critic.distributional.enabled``, else ``plain``."""
 
     def register(distributional: AlgoClass) -> AlgoClass:
         def choose(algo_config: Any) -> tuple[type[Algo], dict[str, Any]]:

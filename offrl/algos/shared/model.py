@@ -63,8 +63,7 @@ class Networks(Model):
         return map_leaves(lambda value: value[None], obs) if is_one else obs, is_one
 
     def _learned(self, a: Tensor) -> Tensor:
-        """Turn actions of the environment into those that networks see. Discrete ones may be
-        one-hot."""
+        """Turn the environment's actions (discrete: maybe one-hot) into those that networks see."""
         algo = self._algo
         if not algo.is_discrete or a.ndim == 1:
             return algo.learned_action(a)

@@ -146,8 +146,7 @@ def _horizon(rate: LearningRateConfig, config: Config) -> int:
 def clip_gradients(
     net: "torch.nn.Module", parameters: "Sequence[torch.nn.Parameter]", limit: float | None
 ) -> Tensor:
-    """Clip the gradient at a norm of ``limit``. Returns its norm then, or that of each member of an
-    ensemble."""
+    """Clip the gradient at a norm of ``limit``. Returns its norm then, or each member's."""
     from offrl.kernels.optim import clip_norm, total_norm
 
     own = getattr(net, "clip_gradients", None)

@@ -58,8 +58,7 @@ class PolicyGradientConfig(AlgoConfig):
     activation: Literal["tanh", "relu"] = "tanh"
     """Function behind each hidden layer."""
     orthogonal_init: bool = True
-    """Start with orthogonal weights, small ones before the actions, and no biases. If false, with
-    PyTorch's own."""
+    """Start with orthogonal weights, small before actions, and no biases. If false, as PyTorch."""
     share_encoder: bool = False
     """Let the policy and the value see images through one encoder. If false, each has its own,
     unless there is an RNN."""
@@ -286,8 +285,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return log_probs[mask], entropy[mask], values[mask]
 
     def normalized(self, advantages: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalise advantages ``[M]`` over the steps (in the mask), if the config says so and
-        there are two of them."""
+        """Normalise advantages ``[M]`` over the (masked) steps, if asked for and two or more."""
         if not self.algo_config.normalize_advantage:
             return advantages
         steps = advantages if mask is None else advantages[mask]
@@ -356,6 +354,5 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return super().raw_action(action if self.is_discrete else action.clamp(-1.0, 1.0))
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        """Estimate the value ``[B, 1]`` of states ``{key: [B, ...]}``, before which nothing is
-        remembered."""
+        """Estimate the value ``[B, 1]`` of states ``{key: [B, ...]}`` without a memory."""
         return self.nets["policy"](self.prepare_states(obs_dict))[1][:, None]

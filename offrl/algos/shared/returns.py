@@ -47,8 +47,7 @@ def vtrace(
     """Compute V-trace (Espeholt et al., 2018, arXiv:1802.01561, equation 1): targets of values, and
     the advantages that weigh the policy's gradient (section 4.2).
 
-    log_ratios: of the probabilities of the actions, the present policy's to those of the one that
-        took them.
+    log_ratios: of the probabilities of the actions, the present policy's to the acting one's.
     """
     rho, c = (np.exp(np.minimum(log_ratios, np.log(bar))) for bar in (rho_bar, c_bar))
     next_values = _next_values(values, terminated)

@@ -21,9 +21,8 @@ class TDLearner(ValueAlgo):
 
     A batch is made of transitions: observations ``[B, frames, ...]``, actions ``[B, 1, A]``,
     rewards ``[B, 1]`` summed over ``n_step`` steps, and ``discounts`` ``[B, 1]``, the factor of the
-    value after them: 0 where the episode terminated. It may have the ``weights`` ``[B, 1]`` of
-    samples that were not drawn all alike. Networks with a slow copy (``self.add_target``) have it
-    under ``<name>_target``.
+    value after them: 0 where the episode terminated. It may have ``weights`` ``[B, 1]`` of samples
+    that were not drawn all alike. A network's slow copy (``self.add_target``) is ``<name>_target``.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("obs", "next_obs", "actions", "rewards", "dones")
@@ -61,8 +60,7 @@ class TDLearner(ValueAlgo):
         return self.global_config.train.frame_stack
 
     def add_critics(self, network: type | None = None, **options: Any) -> None:
-        """Add the network ``critic`` and its slow copy: ``models.Critics``, or another
-        ``network``."""
+        """Add ``critic`` and its slow copy: ``models.Critics``, or another ``network``."""
         config = self.algo_config.critic
         self.nets["critic"] = (network or models.Critics)(
             self.obs_spec,
@@ -164,8 +162,7 @@ class TDLearner(ValueAlgo):
     def obs_after(
         self, batch: Mapping[str, Any], n: int, num_steps: Tensor | int
     ) -> dict[str, Tensor]:
-        """Prepare the frames seen after a window's first ``n`` steps, of which ``num_steps``
-        count."""
+        """Prepare the frames after a window's first ``n`` steps, of which ``num_steps`` count."""
         now = self.num_frames - 1
         later = frames_from(self.needed(batch, "next_obs"), n + now - 1, 1)
         if now:
@@ -216,8 +213,7 @@ class TDLearner(ValueAlgo):
         return each.mean((1, 2))
 
     def backup(self, batch: Batch, next_actions: Tensor) -> Tensor:
-        """Compute the critics' target ``[B, 1]`` for the best of some actions ``[B, K, A]`` to
-        follow."""
+        """Compute the critics' target ``[B, 1]`` for the best of next actions ``[B, K, A]``."""
         next_q = self.nets["critic_target"](batch["next_obs"], next_actions)
         value = self.pessimistic(next_q).amax(1, keepdim=True)
         return batch["rewards"] + batch["discounts"] * value
@@ -246,8 +242,7 @@ class TDLearner(ValueAlgo):
     # -- values -----------------------------------------------------------------------------------
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
-        """Estimate the first critic's value ``[B, 1]`` of the likeliest action
-        (``best_guess``)."""
+        """Estimate the first critic's value ``[B, 1]`` of the ``best_guess``."""
         obs = self.prepare_states(obs_dict, goal_dict)
         likeliest = self.best_guess(obs, obs.get(GOAL))  # type: ignore[attr-defined]
         return self.nets["critic"].first(obs, likeliest)
@@ -281,8 +276,7 @@ def spread(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def frames_from(obs: Obs, starts: Tensor | int, num: int) -> Obs:
-    """Take ``num`` frames of windows ``[B, T, ...]``, from the same one on or from each window's
-    own of ``starts`` ``[B]``."""
+    """Take ``num`` frames of windows ``[B, T, ...]``, from one start on, or each's own ``[B]``."""
     if isinstance(starts, int):
         stop = starts + num
         return {k: x if x.shape[1] == num else x[:, starts:stop] for k, x in obs.items()}

@@ -117,9 +117,8 @@ def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
 def fitting(
     algo_name: str, own: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Give what ``serialize`` returned, or a ``state_dict``, with the names of an algorithm's
-    ``own`` weights, also if it is robomimic's. Raises ``ValueError`` unless names and shapes are
-    the same."""
+    """Give what ``serialize`` returned, or a ``state_dict``, also robomimic's, with the names of an
+    algorithm's ``own`` weights. ``ValueError`` unless names and shapes are the same."""
     weights = state.get("nets", state)
     if weights.keys() != own.keys():
         from offrl.robomimic.checkpoints import upgrade_model
