@@ -19,7 +19,8 @@ Obs = Mapping[str, np.ndarray]
 ObsByEnv = Mapping[int, Obs]
 GoalByEnv = Mapping[int, Obs] | None
 RewardByEnv = Mapping[int, float] | None
-ActionByEnv = dict[int, np.ndarray | None]
+Action = np.ndarray | None  # ``[A]``; ``None``: the policy is not ready yet
+ActionByEnv = dict[int, Action]
 EEF_POS = "_eef_pos"  # the end of the names of end effectors' positions
 ACTION_MASK = "action_mask"  # which discrete actions are allowed; policies get it where it is shown
 REACHED = 0.02  # metres from where a subgoal has the end effector, at which it counts as reached
@@ -59,8 +60,7 @@ class Policy:
     counts_rewards: bool = False  #: Whether it must be told the reward of each action.
     #: The number of environments that it can serve at a time; ``None``: any number.
     num_environments: int | None = None
-    #: The observations that it reads. No NaN reaches it in these, and a simulator may leave out
-    #: others. Empty: all, unchecked.
+    #: The observations that it reads, without NaN; a simulator may leave out others. Empty: all.
     obs_keys: Sequence[str] = ()
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
@@ -80,9 +80,7 @@ class Policy:
         none that says where the end effectors are to be."""
         return None
 
-    def __call__(
-        self, obs: Obs, goal: Obs | None = None, reward: float | None = None
-    ) -> np.ndarray | None:
+    def __call__(self, obs: Obs, goal: Obs | None = None, reward: float | None = None) -> Action:
         """Choose the next action ``[A]`` in one environment, environment 0."""
         goals = None if goal is None else {0: goal}
         rewards = None if reward is None else {0: reward}
@@ -169,7 +167,9 @@ def run_episode(
     subgoal_of = getattr(answer, "subgoal", None)
     subgoal, nearest = None, math.inf
     obs, _ = returned(env.reset(seed=request.seed), "reset")
-    goal = _goal_of(env) if needs_goal else None
+    if needs_goal and not env.has_wrapper_attr("get_goal"):
+        raise Misfit(f"{type(env.unwrapped).__name__} has no get_goal, and the policy needs a goal")
+    goal = env.get_wrapper_attr("get_goal")() if needs_goal else None
     reward, action = 0.0, None
     for step in range(request.horizon):
         chosen = answer(obs, goal, reward)
@@ -187,7 +187,8 @@ def run_episode(
         result.total_reward += reward
         result.length += 1
         if subgoal is not None:
-            nearest = min(nearest, _distance(subgoal, obs))
+            gaps = (np.linalg.norm(obs[key] - x) for key, x in subgoal.positions.items())
+            nearest = min(nearest, float(max(gaps)))
             if subgoal.steps_left == 0:
                 result.subgoal_distances.append(nearest)
                 nearest = math.inf
@@ -223,15 +224,11 @@ def rollout(
 
 
 def returned(values: Any, method: str) -> Any:
-    """Return the values of an environment's ``reset`` or ``step``, once it is known that they are
-    as many as they must be."""
+    """Return the values of an environment's ``reset`` or ``step``, once their number is checked."""
     names = RETURNS[method]
     if not isinstance(values, tuple) or len(values) != len(names):
         what = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
-        raise Misfit(
-            f"the environment's {method} returned {what} instead of {', '.join(names)}; give it "
-            "gymnasium's API"
-        )
+        raise Misfit(f"the environment's {method} gave {what}, not gymnasium's {', '.join(names)}")
     return values
 
 
@@ -306,21 +303,8 @@ def _standing_still(env: Any, last: np.ndarray | None) -> np.ndarray:
     return np.zeros(env.action_space.shape, env.action_space.dtype) if last is None else last
 
 
-def _goal_of(env: Any) -> Any:
-    if not env.has_wrapper_attr("get_goal"):
-        raise Misfit(
-            f"{type(env.unwrapped).__name__} gives no goals (get_goal), and the policy needs one"
-        )
-    return env.get_wrapper_attr("get_goal")()
-
-
-def _distance(subgoal: Subgoal, obs: Obs) -> float:
-    return max(float(np.linalg.norm(obs[key] - x)) for key, x in subgoal.positions.items())
-
-
 def _film(env: Any, result: EpisodeResult, subgoal: Subgoal | None) -> None:
-    """Add a frame, with the subgoal in it where the environment can draw it; a camera that fails
-    costs the video, not the episode."""
+    """Add a frame, with the subgoal if the environment draws it. A failure ends the video alone."""
     if result.no_video is not None:
         return
     try:
@@ -360,8 +344,7 @@ class _Recorder:
 
 
 def describe(error: Exception) -> str:
-    """Say in one line why something failed: in a sentence of offrl's own, or by what was raised and
-    where."""
+    """Say in one line why something failed: in offrl's own sentence, or what was raised where."""
     sentence = " ".join(str(error).split())
     if is_explained(error):
         return sentence

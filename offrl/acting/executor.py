@@ -15,6 +15,7 @@ from typing import Any
 from offrl.lazy import Tensor, torch
 
 State = Mapping[str, Tensor]
+Played = tuple[Tensor, Tensor, State]  # actions, which environments have one, the next state
 #: Takes what is observed now in the environments with these indices ``[N]``, and gives what infers
 #: their chunks ``[N, H, A]``, whose first actions are due now.
 Predict = Callable[[Tensor], Callable[[], Tensor]]
@@ -37,9 +38,7 @@ class Executor:
     latency: int = 0
     asynchronous: bool = False
 
-    def step(
-        self, num_envs: int, state: State | None, predict: Predict
-    ) -> tuple[Tensor, Tensor, State]:
+    def step(self, num_envs: int, state: State | None, predict: Predict) -> Played:
         """Choose the next actions ``[B, A]`` and say which environments have one, ``[B]``; the
         others wait. Returns the next state as well; ``None`` and rows of zeros are starts.
         ``predict`` is called only where a chunk is needed."""
@@ -86,7 +85,7 @@ class Executor:
         left[rows] = is_due.sum(1).clamp(max=self.action_horizon).to(left)
         state |= {"sums": sums, "counts": counts, "left": left}
 
-    def _play(self, state: dict[str, Tensor]) -> tuple[Tensor, Tensor, State]:
+    def _play(self, state: dict[str, Tensor]) -> Played:
         now = state["counts"][:, 0]
         plays = now > 0 if self.asynchronous else state["left"] > 0
         actions = state["sums"][:, 0] / self._total_weight(now)[:, None]
@@ -122,9 +121,7 @@ class RealTime:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="offrl-inference")
         self._coming: Future[Tensor] | None = None
 
-    def step(
-        self, num_envs: int, state: State | None, predict: Predict
-    ) -> tuple[Tensor, Tensor, State]:
+    def step(self, num_envs: int, state: State | None, predict: Predict) -> Played:
         """See ``Executor.step``."""
         if num_envs != 1:
             raise ValueError(f"{num_envs} environments, but one robot alone acts in real time")

@@ -14,6 +14,7 @@ from offrl import tree
 from offrl.acting.episode import (
     ACTION_MASK,
     EEF_POS,
+    Action,
     ActionByEnv,
     GoalByEnv,
     Obs,
@@ -60,8 +61,7 @@ class Episode:
     action: torch.Tensor | None = None  # the last one, ``[1, A]``, as the network gave it
 
     def see(self, obs: Mapping[str, np.ndarray]) -> None:
-        """Put ``obs`` (which may change later) behind the last observations; the first one is all
-        of them."""
+        """Append a copy of ``obs`` to the last observations; the first one fills all places."""
         if self.frames is None:
             self.frames = {k: np.stack([x] * self.num_frames) for k, x in obs.items()}
             return
@@ -157,12 +157,9 @@ class RolloutPolicy(Policy):
             generator=None if seed is None else torch.Generator().manual_seed(seed),
         )
 
-    def __call__(
-        self, obs: Obs, goal: Obs | None = None, reward: float | None = None
-    ) -> np.ndarray | None:
+    def __call__(self, obs: Obs, goal: Obs | None = None, reward: float | None = None) -> Action:
         """Choose an action ``[A]``, or a number if actions are discrete, for the raw observation
-        ``{key: [...]}`` of one environment. Policies that count rewards need the ``reward`` of the
-        last action."""
+        ``{key: [...]}`` of one environment. ``reward``: of the last action, if these count."""
         action = super().__call__(obs, goal, reward)
         if action is None:
             return None
@@ -185,16 +182,11 @@ class RolloutPolicy(Policy):
         goals, rewards = goal_by_env or {}, reward_by_env or {}
         for env, obs in obs_by_env.items():
             if self.needs_goal and goals.get(env) is None:
-                raise ValueError(
-                    f"environment {env}: no goal was given, and this policy is conditioned on one: "
-                    "call policy(obs, goal)"
-                )
+                raise ValueError(f"environment {env}: this policy needs a goal: policy(obs, goal)")
             episode = self._episodes[env]
             if self.counts_rewards and episode.action is not None:  # not in the first step
                 if (reward := rewards.get(env)) is None:
-                    raise ValueError(
-                        "this policy counts rewards: call policy(obs, reward=the last action's)"
-                    )
+                    raise ValueError("this policy counts rewards: policy(obs, reward=the last one)")
                 number = torch.full((1, 1), float(reward), device=self.policy.device)
                 episode.state = self.policy.receive(episode.state, episode.action, number)
             selected = self._select(obs, "obs", episode.frames)
@@ -237,8 +229,7 @@ class RolloutPolicy(Policy):
             waiting = [env for env in waiting if env not in by_row.values()]
 
     def _inputs(self, env_by_row: Mapping[int, int], goals: ObsByEnv) -> tuple[Any, ...]:
-        """Make the network's inputs: observations, goals, and a source of randomness for each
-        row."""
+        """Make the network's inputs: observations, goals, and a random generator for each row."""
         envs = env_by_row.items()
         by_row = {row: self._episodes[env].generator for row, env in envs}
         has_seeds = None not in by_row.values()
@@ -310,8 +301,7 @@ class RolloutPolicy(Policy):
             return self.policy.get_action(obs, goal), state
 
     def _select(self, obs: Obs, group: str, known: Obs | None = None) -> dict[str, np.ndarray]:
-        """Select the observations of a group, whose shapes are checked unless they are those of the
-        ``known`` last ones."""
+        """Select the observations of a group; shapes unlike those ``known`` are checked."""
         if self.instruction is not None:
             obs = {**obs, LANGUAGE: self.instruction}
         try:
@@ -341,8 +331,7 @@ def _batch(rows: Mapping[int, Obs], num_rows: int) -> dict[str, torch.Tensor]:
 
 
 def _join_states(states: Sequence[Any]) -> Any:
-    """Join states of a row each to one batch. A state of zeros is a start, and ``None`` is one for
-    all."""
+    """Join states of a row each to one batch. ``None`` becomes zeros, or stays if all are it."""
     template = next((state for state in states if state is not None), None)
     if template is None:
         return None

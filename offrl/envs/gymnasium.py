@@ -40,8 +40,7 @@ StepValues = tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]
 
 
 class GymnasiumAdapter(gymnasium.Wrapper):
-    """An environment with what offrl asks for besides gymnasium's API: dict observations, success
-    and ``env_args``.
+    """Adds what offrl asks for besides gymnasium's API: dict observations, success, ``env_args``.
 
     A plain vector becomes the observation ``flat``, as in robomimic. Success is what ``info``
     says under ``is_success`` or ``success``; without either there is none.
@@ -104,8 +103,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
             return super().render()
         except NotImplementedError:
             raise ValueError(
-                f"{self._args['env_name']} has no render; write one that returns an image "
-                "[H, W, 3] of uint8"
+                f"{self._args['env_name']} has no render; write one that gives [H, W, 3] of uint8"
             ) from None
         except gymnasium.error.DependencyNotInstalled:
             name = self._args["env_name"]

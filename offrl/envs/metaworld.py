@@ -53,11 +53,9 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         state = gymnasium.spaces.Box(flat.low[:-GOAL], flat.high[:-GOAL], dtype=flat.dtype)
         self.observation_space = gymnasium.spaces.Dict({"flat": flat, "state": state})
 
-    def _make(
-        self, env_name: str, reward_shaping: bool = False, **env_kwargs: Any
-    ) -> gymnasium.Env:
+    def _make(self, env_name: str, reward_shaping: bool = False, **kwargs: Any) -> gymnasium.Env:
         self._reward_shaping = reward_shaping
-        env = find_task(tasks(), env_name)(**({"render_mode": "rgb_array"} | env_kwargs))
+        env = find_task(tasks(), env_name)(**({"render_mode": "rgb_array"} | kwargs))
         # By themselves its tasks hide the goal, and wait for a scene that is the same in every
         # episode; these are the switches of its own variants, and of drawing scenes by the seed.
         env._partially_observable = False

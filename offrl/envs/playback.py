@@ -51,8 +51,7 @@ def observed(
     done: str | None = None,
     next_obs: bool = False,
 ) -> dict[str, Any]:
-    """Add to a demonstration what the environment observes in its states: all that cameras see, and
-    whatever else was not recorded.
+    """Add to a demonstration all that cameras see in its states, and what was not recorded.
 
     shaped: rewards are the environment's, else so only where none were recorded.
     done: where ``dones`` are 1, at ``success``, at the ``end`` or at ``both``; ``None`` for the
@@ -112,9 +111,7 @@ class ActionReplay:
         elif "seed" in self.demo:
             obs, _ = returned(self.env.reset(seed=int(self.demo["seed"])), "reset")
         else:
-            raise ValueError(
-                "neither states nor the attribute seed say where it begins; record with one of them"
-            )
+            raise ValueError("no states and no attribute seed say where it begins; record one")
         for step, action in enumerate(self.demo["actions"]):
             if "states" in self.demo and hasattr(self.env, "get_state"):
                 recorded, replayed = self.demo["states"][step], self.env.get_state()["states"]
@@ -135,8 +132,7 @@ class ActionReplay:
 
 
 def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.ndarray:
-    """Render what cameras see now, side by side; without any, what the environment renders by
-    itself."""
+    """Render what cameras see now, side by side; without any, the environment's own picture."""
     options = {} if size is None else {"size": size}
     if not cameras:
         return env.render(**options)
@@ -144,9 +140,10 @@ def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.
 
 
 def visited(env: Any, demo: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the observation in each recorded state, once the simulator is there; the first one
-    brings the scene along."""
-    scene = {"model": demo["model_file"]} if len(demo["states"]) else {}
+    """Put the simulator into each recorded state, and yield the observation there."""
+    scene = (
+        {"model": demo["model_file"]} if len(demo["states"]) else {}
+    )  # for the first state alone
     for state in demo["states"]:
         yield env.reset_to({"states": state, **scene})
         scene = {}

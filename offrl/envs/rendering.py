@@ -48,16 +48,14 @@ def probe(backend: str) -> str | None:
 
 
 def working_backend() -> str | None:
-    """Find the back end that ``MUJOCO_GL`` names, else the first that works; ``None`` if none
-    does."""
+    """Find the back end that ``MUJOCO_GL`` names, or the first that works, or ``None``."""
     chosen = os.environ.get("MUJOCO_GL")
     candidates = (chosen,) if chosen in BACKENDS else () if chosen else BACKENDS
     return next((b for b in candidates if probe(b) is None), None)
 
 
 def needed_backend(needs: str = "") -> str:
-    """Find a back end as ``working_backend()`` does. Raises ``ValueError``, which says what
-    ``needs`` one, if there is none."""
+    """Find a ``working_backend()``. ``ValueError``, which says what ``needs`` it, if none works."""
     backend = working_backend()
     if backend is None:
         why = f"{needs}: " if needs else ""

@@ -21,9 +21,8 @@ class RobomimicFace:
         obs = env.reset()
         obs, reward, done, info = env.step(action)
 
-    ``done`` is true when gymnasium's ``terminated`` or ``truncated`` is. What is not defined here
-    is that of the environment. Images are as datasets store them, uint8 ``[H, W, C]``, which is
-    what offrl's policies take.
+    ``done`` is true when gymnasium's ``terminated`` or ``truncated`` is. All else is that of the
+    environment. Images are as datasets store them and policies take them, uint8 ``[H, W, C]``.
     """
 
     rollout_exceptions: tuple[type[Exception], ...] = ()
@@ -64,8 +63,7 @@ class RobomimicFace:
         return dict(self._obs)
 
     def get_reward(self) -> float:
-        """Return the reward of the present state or, where the simulator does not tell it, that of
-        the last step."""
+        """Return the reward of the present state, or that of the last step if it is not known."""
         if self._env.has_wrapper_attr("get_reward"):
             return finite(self._env.get_wrapper_attr("get_reward")())
         return self._reward
@@ -124,10 +122,7 @@ class RobomimicFace:
         options = {k: v for k, v in given.items() if k in signature(render).parameters}
         image = render(**options) if options else self._env.render()
         if not isinstance(image, np.ndarray):
-            raise ValueError(
-                f'{self.name} renders no image: make it with render_mode="rgb_array", or by '
-                "make_env"
-            )
+            raise ValueError(f'{self.name} gives no image: use render_mode="rgb_array" or make_env')
         if mode == "rgb_array":
             return image
         if not self._shows:

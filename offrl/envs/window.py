@@ -47,8 +47,7 @@ def free_name(path: Path) -> Path:
 
 
 class Screen:
-    """Shows one frame after the other. ``Finished`` is raised when a person closes it or presses
-    Escape."""
+    """Shows frames. ``Finished`` is raised when a person closes it or presses Escape."""
 
     def __init__(self, title: str, fps: float = FPS):
         import cv2
@@ -86,8 +85,7 @@ class Screen:
         cv2.destroyAllWindows()
 
 
-# The component of the action that a key moves, and which way. The camera looks at the robot, so
-# "away" is towards its base.
+# Components of actions, and keys that move them. The camera looks at the robot: "away" is to it.
 PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # of keys, for less and for more of a component
 MOVES = {pair[i]: (part, 2 * i - 1) for part, pair in enumerate(PAIRS) for i in (0, 1)}
 HELP = (

@@ -17,8 +17,7 @@ from offrl.specs import RGB
 
 
 class Adapted(gymnasium.Env):
-    """Adapts an object of a user's own with ``reset`` and ``step``, and perhaps ``close`` and
-    ``render``.
+    """Adapts a user's own object with ``reset`` and ``step``, perhaps ``close`` and ``render``.
 
     Its ``reset`` gives the observation alone, or an observation and ``info``. Its ``step`` gives
     gymnasium's five values, or four: then the third says whether the episode is over, and
@@ -101,9 +100,7 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
         try:
             whole.wrap(kind, **kwargs)
         except Exception as error:
-            raise ValueError(
-                f"{where}: {path} cannot be put around it: {describe(error)}"
-            ) from error
+            raise ValueError(f"{where}: {path} does not fit: {describe(error)}") from error
     return whole
 
 

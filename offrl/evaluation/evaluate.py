@@ -27,8 +27,7 @@ EVALUATION_BATCH = 4  # small: every call pays for all rows
 def requests_of(
     rollout: RolloutConfig, first_seed: int, num_filmed: int = 0, frame_every: int = 1
 ) -> list[EpisodeRequest]:
-    """List the episodes of an evaluation, whose seeds begin with ``first_seed``; the first ones are
-    filmed."""
+    """List the episodes of an evaluation, of seeds from ``first_seed`` on; film the first ones."""
     horizon, ends = rollout.horizon, rollout.terminate_on_success
     return [
         EpisodeRequest(first_seed + i, horizon, ends, frame_every if i < num_filmed else None)
@@ -68,8 +67,7 @@ def evaluate(
 ) -> Iterator[EpisodeResult]:
     """Run episodes of a policy, and yield their results in the order in which they end.
 
-    The results do not depend on the number of workers, to the bit. PyTorch's random state stays as
-    it was.
+    Results do not depend on the number of workers, to the bit. PyTorch's random state is kept.
     """
     if isinstance(policy, RolloutPolicy):
         policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction, policy.executor)

@@ -50,13 +50,10 @@ def check_measurable(algo: Any, fqe_steps: int) -> None:
     name, key = algo.global_config.algo_name, "experiment.proxies"
     if isinstance(algo, PlannerAlgo):
         raise ValueError(
-            f"{name}: it proposes subgoals, and takes no actions to be measured; leave this out "
-            f"({key}.enabled=false)"
+            f"{name}: it proposes subgoals, not actions; leave this out ({key}.enabled=false)"
         )
     if not callable(getattr(algo, "act", None)):
-        raise ValueError(
-            f"{name}: proxies ask for many actions at once; define act beside get_action"
-        )
+        raise ValueError(f"{name}: proxies need many actions at once; define act beside get_action")
     if fqe_steps and algo.global_config.train.goal_rewards:
         raise ValueError(
             f"{name}: it learns from train.goal_rewards, but fitted Q evaluation is of the data's "

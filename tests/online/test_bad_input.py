@@ -56,7 +56,7 @@ def trained(tmp_path, capsys, monkeypatch):
         ("odd_envs:Unmade-v0", "ppo", "cannot be made: RuntimeError: no such robot"),
         ("odd_envs:TwoActions-v0", "ppo", "'action' is Tuple"),
         ("odd_envs:Empty-v0", "ppo", "of which networks see none"),
-        ("odd_envs:Dotted-v0", "ppo", "the name of its observation 'arm.joint'"),
+        ("odd_envs:Dotted-v0", "ppo", "rename observation 'arm.joint'"),
         ("odd_envs:NaNObs-v0", "ppo", "the observation 'flat' is NaN or infinite"),
         ("odd_envs:NaNReward-v0", "ppo", "the reward is NaN or infinite"),
         ("odd_envs:Grown-v0", "ppo", "has the shape [4], and its space says [3]"),

@@ -1,5 +1,4 @@
-"""Scripted demonstrators: how they are registered and found, the policy that acts as one does, and
-the goals that they reach."""
+"""Scripted demonstrators, the policy that acts as one of them does, and the goals they reach."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -41,8 +40,7 @@ def demonstrator(task: str, horizon: int, styles: Sequence[str] = ()) -> Callabl
 
 
 def scripted_expert(env_args: Mapping[str, Any]) -> Callable[..., np.ndarray]:
-    """Find the demonstrator of the task that ``env_args`` describes (``make_env``). ``ValueError``
-    says which there are."""
+    """Find the demonstrator of the task of ``env_args`` (``make_env``), or raise ``ValueError``."""
     name = env_args["env_name"]
     if env_args.get("type") == "metaworld":
         return ENVS["metaworld"].expert_of(name)
@@ -108,8 +106,7 @@ class DemonstratedGoals(gymnasium.Env):
     """Gives an environment ``get_goal``. Its constructor notes what it was given, and its
     ``serialize`` says which task's demonstrator (``offrl.envs.experts``) is asked.
 
-    The demonstrator acts in a second environment, made at the first goal, so that the episode
-    goes on as if nobody had asked.
+    The demonstrator acts in a second environment, so that the episode itself is not disturbed.
     """
 
     _given: tuple[str, dict[str, Any]]  # env_name and env_kwargs
@@ -122,11 +119,9 @@ class DemonstratedGoals(gymnasium.Env):
 
     def get_goal(self) -> Obs:
         """Return all observations in the state in which the task's demonstrator has just solved
-        it, from the initial state of this episode. The same seed gives the same goal to the last
-        bit.
+        it, from the initial state of this episode; the same seed gives the same bits.
 
-        Raises ``Misfit`` for a task without a demonstrator, an episode without a seed, and a
-        demonstrator that fails.
+        Raises ``Misfit`` if there is no demonstrator, if the episode has no seed, or on failure.
         """
         task = self._given[0]
         try:

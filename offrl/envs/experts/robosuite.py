@@ -39,8 +39,7 @@ def nearest_turn(angle: float, period: float) -> float:
 
 
 def point_down(quaternion: np.ndarray, yaw: float) -> np.ndarray:
-    """Turn towards a hand that points down, its x axis towards ``yaw`` (the fingers close across
-    it)."""
+    """Turn the hand to point down, its x axis towards ``yaw``; the fingers close across it."""
     cos, sin = np.cos(yaw), np.sin(yaw)
     return turn_to(quaternion, np.array([[cos, sin, 0.0], [sin, -cos, 0.0], [0.0, 0.0, -1.0]]))
 

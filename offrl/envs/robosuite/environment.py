@@ -34,8 +34,7 @@ MARK = np.array([0.0, 1.0, 0.2, 0.6], dtype=np.float32)  # red, green, blue, opa
 class RobosuiteEnv(DemonstratedGoals):
     """A robosuite task with robomimic's observation names.
 
-    The same seed gives the same initial state to the last bit. Without a rendering library all
-    but images works.
+    The same seed gives the same initial state to the last bit. Only images need a renderer.
 
     Steps take less than half of robosuite's time, resets two thirds and less, with the same bits
     (``offrl.envs.robosuite.fast``); what these do not know is robosuite's own.
@@ -243,8 +242,7 @@ class RobosuiteEnv(DemonstratedGoals):
             self._renderer = None
 
     def _observe(self, raw: dict[str, Any] | None = None) -> dict[str, np.ndarray]:
-        """Return observations by robomimic's names: ``object`` for all that concerns objects, and
-        each robot's sensors."""
+        """Return observations by robomimic's names: each robot's sensors, and ``object``."""
         if raw is None:
             raw = self._env._get_observations(force_update=True)
         robots = tuple(robot.robot_model.naming_prefix for robot in self._env.robots)
@@ -301,8 +299,6 @@ def _check_task(name: str, is_liberos: bool = False) -> None:
     if name in known:
         return
     if is_liberos or name.lower().startswith("libero_"):
-        raise ValueError(
-            f"a task of LIBERO's ({name}), which robosuite has not and offrl does not simulate"
-        )
+        raise ValueError(f"{name} is a task of LIBERO's, which neither robosuite nor offrl has")
     hint = maybe_metaworlds(name) or did_you_mean(name, known)
     raise ValueError(f"robosuite has no task {name!r}; it has {', '.join(known)}.{hint}")

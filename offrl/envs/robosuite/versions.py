@@ -50,12 +50,9 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
     """Write the ``env_kwargs`` of ``env_args`` as robosuite 1.5 takes them.
 
     Those of 1.2 to 1.4 are known by ``env_version``, and where there is none by the controller of
-    an arm in place of a robot's; all others, and controllers that are none of robosuite's own,
-    stay as they are.
+    an arm in place of a robot's; others, and controllers that are not robosuite's, stay the same.
     """
-    from robosuite.controllers.composite.composite_controller_factory import (
-        is_part_controller_config,
-    )
+    from robosuite.controllers.composite import composite_controller_factory as factory
     from robosuite.environments.base import REGISTERED_ENVS
 
     env_name, kwargs = env_args["env_name"], dict(env_args.get("env_kwargs") or {})
@@ -65,7 +62,7 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
         configs = DEFAULT
     flat = list(_dicts(configs))
     is_old = version is None or (int(version[1]), int(version[2])) < (1, 5)
-    if not is_old or not flat or not all(map(is_part_controller_config, flat)):
+    if not is_old or not flat or not all(map(factory.is_part_controller_config, flat)):
         return kwargs
     robots = kwargs.get("robots")
     robots = [robots] if isinstance(robots, str) else list(robots or ())
@@ -96,8 +93,7 @@ def _dicts(configs: Any) -> Iterator[Any]:
 
 
 def _robot_controller(config: Any, robot: str, has_grippers: bool) -> dict[str, Any]:
-    """Make the composite controller of a robot from its arm's, or from its ``[right, left]``
-    arms'."""
+    """Make a robot's composite controller from that of its arm or those of ``[right, left]``."""
     from robosuite.utils.robot_utils import check_bimanual
 
     arms = ["right", "left"] if check_bimanual(robot) else ["right"]
@@ -131,9 +127,7 @@ def _mend_joint_velocity() -> None:
         return Controller.torque_compensation.fget(self).view(Torques)
 
     if "torque_compensation" not in vars(JointVelocityController):
-        JointVelocityController.torque_compensation = property(
-            torque_compensation, lambda self, value: None
-        )
+        JointVelocityController.torque_compensation = property(torque_compensation, lambda *_: None)
 
 
 def _say_what_changed(env_name: str, recorded: str | None, configs: list[Any]) -> None:
@@ -150,8 +144,7 @@ def _say_what_changed(env_name: str, recorded: str | None, configs: list[Any]) -
         f"{env_name}: recorded with robosuite {recorded or '1.4 or earlier'}, simulated with "
         f"{robosuite.__version__}: states and observations are those that were recorded, but the "
         f"same actions move the robot otherwise ({'; '.join(changed)}). Play back by states; "
-        "compare success rates only with others of this version, or evaluate where the earlier one "
-        "is installed",
+        "compare success rates with others of this version only, or evaluate with the earlier one",
     )
 
 

@@ -70,8 +70,7 @@ def make_vector_env(
 
 
 def _native(setup: Setup) -> GymnasiumVector | None:
-    """Make environments in gymnasium's own vectorised form, if there is one that can do what is
-    asked."""
+    """Make environments in gymnasium's own vectorised form, if one can do what is asked."""
     env_args, num_envs, name = setup.env_args, setup.num_envs, str(setup.env_args.get("env_name"))
     is_plain = env_args.get("type", 2) in (2, "gymnasium") and not env_args.get("wrappers")
     if num_envs == 1 or not is_plain:

@@ -133,8 +133,7 @@ class SeededEnvs:
         return obs, reward, terminated, truncated, -1 if success is None else int(success)
 
     def _replay(self, row: int, episode: int, actions: np.ndarray) -> Batch:
-        """Return what is observed after these actions in an episode. One that ends before was
-        another."""
+        """Return what is observed after these actions of an episode, which does not end before."""
         obs = self._begin(row, episode)
         for action in actions:
             obs, _, terminated, truncated, _ = self._act(row, action)
@@ -152,8 +151,7 @@ class SeededEnvs:
 
 
 class EpisodicVector(VectorEnv):
-    """The base of a list of environments and of processes, which give the same bits and restore
-    each other's states."""
+    """The base of lists and processes, which give the same bits and restore each other's states."""
 
     _parts: Sequence[Sequence[int]]  # the environments that each of several ``SeededEnvs`` has
 
@@ -216,8 +214,7 @@ class EpisodicVector(VectorEnv):
             if not all(now):
                 log.warning(
                     f"{self._contract.named(number)}: the simulator is not deterministic; the same "
-                    "seed and actions led to another observation than before, from which the "
-                    "training goes on"
+                    "seed and actions led to another observation, from which it goes on"
                 )
         return self._obs
 

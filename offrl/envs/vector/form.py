@@ -26,11 +26,9 @@ class Stepped(NamedTuple):
     terminated: np.ndarray  #: ``[N]``, bool.
     truncated: np.ndarray  #: ``[N]``, bool: time limits.
     successes: np.ndarray  #: ``[N]``, int8: 1, 0, or -1 where nothing is said of success.
-    #: ``[N]``, bool: false where an environment only began its next episode, and its action had no
-    #: effect.
+    #: ``[N]``, bool: false where an action had no effect, as it only began the next episode.
     is_step: np.ndarray
-    #: By environment, the last observation ``{key: [...]}`` of an episode that ended, where ``obs``
-    #: begins the next one already.
+    #: By environment, the last observation ``{key: [...]}`` of an episode, if the next one began.
     final_obs: dict[int, Batch]
 
     @property
@@ -47,8 +45,7 @@ class VectorEnv(ABC):
 
     Observations, actions and rewards are arrays with one row for each environment. Arrays that it
     returned are never written to again. Whatever is wrong with one of them is a ``ValueError`` that
-    names the environment, its number and the observation; after one, all that is left to do is to
-    close it.
+    names the environment, its number and the observation; after that it can only be closed.
     """
 
     num_envs: int
@@ -63,8 +60,7 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def step(self, actions: Any) -> Stepped:
-        """Act with integers ``[N]`` for a ``Discrete`` space, else ``[N, A]``. Actions reach the
-        environment as they are."""
+        """Act with ``[N, A]``, or integers ``[N]`` for a ``Discrete`` space; nothing is clipped."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -126,10 +122,7 @@ class Contract:
             if not _is_of_numbers(space):
                 raise ValueError(f"{env_name}: {what!r} is {space}, not an array of numbers")
             if not isinstance(what, str) or "." in what:  # of which no network can be named
-                raise ValueError(
-                    f"{env_name}: the name of its observation {what!r} is no text, or has a dot; "
-                    "give it another one"
-                )
+                raise ValueError(f"{env_name}: rename observation {what!r} to text without a dot")
         self._actions_shape = (len(numbers), *action_space.shape)
         self._floats = [key for key, space in spaces.items() if space.dtype.kind == "f"]
 
@@ -148,19 +141,14 @@ class Contract:
                 raise ValueError(f"{who}no observation {key!r}; there are {', '.join(obs)}")
             value = np.asarray(obs[key])
             if isinstance(obs[key], MaskedArray) and np.ma.is_masked(obs[key]):
-                raise ValueError(
-                    f"{who}the observation {key!r} is masked in part; give numbers alone"
-                )
+                raise ValueError(f"{who}the observation {key!r} is masked in part; give numbers")
             if value.shape != lead + space.shape:
                 raise ValueError(
                     f"{who}the observation {key!r} has the shape {[*value.shape]}, and its space "
                     f"says {[*lead, *space.shape]}"
                 )
             if value.dtype.kind != space.dtype.kind:
-                raise ValueError(
-                    f"{who}the observation {key!r} is {value.dtype}, and its space says "
-                    f"{space.dtype}"
-                )
+                raise ValueError(f"{who}observation {key!r} is {value.dtype}, not {space.dtype}")
             copies[key] = np.array(value, dtype=space.dtype)
         return copies
 
@@ -176,10 +164,7 @@ class Contract:
     def check_final(self, row: int, obs: Batch) -> None:
         """Refuse NaN and infinity in the last observation of an episode."""
         if key := self._not_finite(obs):
-            raise ValueError(
-                f"{self.named(row)}: the last observation {key!r} of an episode is {NOT_FINITE}; "
-                f"{REMEDY}"
-            )
+            raise ValueError(f"{self.named(row)}: the final obs {key!r} is {NOT_FINITE}; {REMEDY}")
 
     def _not_finite(self, obs: Batch) -> str | None:
         for key in self._floats:
@@ -204,9 +189,7 @@ class Contract:
                 f"take {[*self._actions_shape]}"
             )
         if values.dtype.kind not in ("iuf" if dtype.kind == "f" else "iu"):
-            raise ValueError(
-                f"{self.env_name}: actions are {values.dtype}, and the environments take {dtype}"
-            )
+            raise ValueError(f"{self.env_name}: actions are {values.dtype}, not {dtype}")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise ValueError(f"{self._culprit(values)}: the action is {NOT_FINITE}")
         return values.astype(dtype)

@@ -161,8 +161,7 @@ class GymnasiumVector(VectorEnv):
             self._ignores_success = False
             log.warning(
                 f"{self._name}: a success ends no episode, as the vector ends them by itself; name "
-                "the environment (experiment.env), or set train.online.terminate_on_success to "
-                "false"
+                "the environment (experiment.env) or set train.online.terminate_on_success to false"
             )
         if not self.is_limited:
             self._lengths += is_step

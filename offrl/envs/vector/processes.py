@@ -23,8 +23,7 @@ WORDING = "steps environments", "use fewer environments"
 
 
 class ProcessVector(EpisodicVector):
-    """Environments in processes, as many as there are cores, each with its share: one message to
-    each process for a step of all.
+    """Environments in as many processes as there are cores: a step is one message to each process.
 
     A process that is silent for ``timeout`` seconds is ended, and its environments begin new
     episodes in another one: they make no step then. ``ChildProcessError`` if one of them has to do
@@ -94,18 +93,14 @@ class ProcessVector(EpisodicVector):
         return f"{self.env_args['env_name']}, environments {which}"
 
     def _begin_anew(self, number: int, method: str, seconds: float) -> Any:
-        """End a process that hung, begin new episodes in another one, and return what it would have
-        answered."""
+        """End a process that hung, and return an answer of another one, with new episodes."""
         part, obs = self._parts[number], None
         said = f"{self._named(number)}: no answer for {seconds:g} s"
         while obs is None:
             self._num_hung[part] += 1
             if method == "spaces" or self._num_hung[part].max() == HOPELESS:
                 times = f", {HOPELESS} times in a row" * (method != "spaces")
-                raise ChildProcessError(
-                    f"{said}{times}; mend the environment, or allow it more time "
-                    "(train.online.timeout)"
-                )
+                raise ChildProcessError(f"{said}{times}; mend it, or raise train.online.timeout")
             log.warning(f"{said}; their process is ended, and they begin new episodes in another")
             self.num_restarts += 1
             self._children[number].close()

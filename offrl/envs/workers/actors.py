@@ -50,7 +50,8 @@ class RayPool(EnvPool):
         falls to the number of those that find a free CPU.
     """
 
-    _workers: dict[int, "_Remote"]  # type: ignore[assignment]
+    _workers: dict[int, tuple[Any, Future]]  # type: ignore[assignment]  # actors, their reports
+    _episodes: dict[int, Future]  # the last one of each worker
     _policy: Any  # a reference to it
 
     @staticmethod
@@ -69,37 +70,35 @@ class RayPool(EnvPool):
     def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
         for slot in range(min(self.num_workers, num_episodes)):  # each has a policy of its own
             self._start(slot)
-        reports = [worker.report for worker in self._workers.values()]
-        wait(reports, START_S)
-        waiting = [slot for slot, worker in self._workers.items() if not worker.report.done()]
+        wait([report for _, report in self._workers.values()], START_S)
+        waiting = [slot for slot, (_, report) in self._workers.items() if not report.done()]
         self._kill(*waiting)
-        self._workers = dict(enumerate(self._workers.values()))
+        self._workers, self._episodes = dict(enumerate(self._workers.values())), {}
         if not self._workers:
-            raise ValueError(
-                f"Ray started no worker within {START_S:g} s; see whether all CPUs of the cluster "
-                "are taken (ray status)"
-            )
+            raise ValueError(f"Ray started no worker in {START_S:g} s; free CPUs (see ray status)")
         if waiting:
             self.num_workers = len(self._workers)
             log.warning(f"workers reduced to {self.num_workers}: the cluster has no more free CPUs")
-        for worker in self._workers.values():
-            if not worker.report.exception():  # else its episode says why
-                cluster.check_versions(worker.report.result())
+        for _, report in self._workers.values():
+            if not report.exception():  # else its episode says why
+                cluster.check_versions(report.result())
         return range(min(len(self._workers), num_episodes))
 
     def _start(self, slot: int) -> None:
         if slot not in self._workers:
             level = logging.getLogger("offrl").getEffectiveLevel()
             arguments = self.env_args, self.timeout, level
-            self._workers[slot] = _Remote(self._environ, *arguments)
+            actor = cluster.start_actor(EpisodeActor, *arguments, environ=self._environ)
+            self._workers[slot] = actor, actor.report.remote().future()
 
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
         self._start(slot)
         self._jobs[slot] = request, attempt
-        self._workers[slot].play(request, self._policy)
+        # In a list, so that Ray does not read it anew for each episode.
+        self._episodes[slot] = self._workers[slot][0].play.remote(request, [self._policy]).future()
 
     def _messages(self) -> Iterator[tuple[int, EpisodeResult | Failure]]:
-        slots = {self._workers[slot].episode: slot for slot in self._jobs}
+        slots = {self._episodes[slot]: slot for slot in self._jobs}
         for episode in wait(slots, return_when=FIRST_COMPLETED).done:
             slot = slots[episode]
             if error := episode.exception():
@@ -115,30 +114,17 @@ class RayPool(EnvPool):
             if isinstance(outcome, Exception):
                 raise outcome
             # An actor that replaced another one is not checked yet.
-            cluster.check_versions(self._workers[slot].report.result())
+            cluster.check_versions(self._workers[slot][1].result())
             yield slot, outcome
 
-
-class _Remote:
-    """An ``EpisodeActor``, as the program sees it."""
-
-    episode: Future  # the last one
-
-    def __init__(self, environ: Mapping[str, str], *arguments: Any):
-        self._actor = cluster.start_actor(EpisodeActor, *arguments, environ=environ)
-        self.report: Future = self._actor.report.remote().future()
-
-    def play(self, request: EpisodeRequest, policy: Any) -> None:
-        # In a list, so that Ray does not read it anew for each episode.
-        self.episode = self._actor.play.remote(request, [policy]).future()
-
-    def close(self) -> None:
-        cluster.import_ray().kill(self._actor)
+    def _kill(self, *slots: int) -> None:
+        for slot in slots:
+            self._jobs.pop(slot, None)
+            cluster.import_ray().kill(self._workers.pop(slot)[0])
 
 
 class EpisodeActor(cluster.RayActor):
-    """Plays episodes with a policy in its own process. The policy gets and gives copies, as between
-    processes."""
+    """Plays episodes with a policy in its own process. The policy gets and gives copies."""
 
     _policy: Policy
 

@@ -77,8 +77,7 @@ class Notices(logging.Handler):
 
 
 class Simulator:
-    """An environment in this process, and the memory that it takes. ``Misfit`` if ``env_args`` make
-    none."""
+    """An environment in this process, and its memory. ``Misfit`` if ``env_args`` make none."""
 
     def __init__(self, env_args: Mapping[str, Any]):
         self._memory = FreedMemory()  # of models: resets compile one after the other
@@ -153,8 +152,7 @@ class Worker(Child):
         self.last_heard = time.monotonic()
 
     def start_episode(self, *job: Any) -> None:
-        """Ask for an episode. The output of the last one is forgotten: its file would grow for as
-        long as a training goes on."""
+        """Ask for an episode. The last one's output is forgotten: its file would grow forever."""
         self._log.seek(0)
         self._log.truncate()
         self.send(job)
@@ -181,8 +179,7 @@ HOPELESS = 5  # episodes lost in a row: the others are not tried
 
 
 class EnvPool(AbstractContextManager):
-    """Runs episodes in simulators in worker processes, which it keeps for the next call. It is a
-    context manager.
+    """Runs episodes in worker processes, which it keeps for the next call: a context manager.
 
     env_args: the environment, see ``make_env``.
     num_workers: the number of processes; ``None``: one for each CPU core.

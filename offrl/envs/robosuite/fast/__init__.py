@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from offrl.envs import say_once
 from offrl.robomimic.configs import FAST
 
@@ -21,9 +19,7 @@ if TYPE_CHECKING:
 REPEATED_VERSION = "1.5.2"  # of robosuite, whose code the forms repeat
 
 
-def choose_forms(
-    env: Any, wanted: bool | None
-) -> "tuple[Callable[[np.ndarray], Any], Scenes, Sensors]":
+def choose_forms(env: Any, wanted: bool | None) -> "tuple[Callable[..., Any], Scenes, Sensors]":
     """Choose the forms by which a robosuite environment is stepped, reset and observed, and log
     why, if robosuite's own code runs.
 

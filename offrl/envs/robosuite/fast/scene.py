@@ -60,9 +60,8 @@ class Sensors:
             self._leave_out(s for s in self._enabled(IMAGE) if s.name not in seen)
 
     def look_again(self) -> None:
-        """Compute the sensors once more. Some, as that of where a can is from the hand, read the
-        last values of others: after a reset there are none, and after a jump those of another
-        state."""
+        """Compute the sensors once more. Some, as a can's position relative to the hand, read the
+        last values of others: after a reset none, and after a jump those of another state."""
         for sensor in self._enabled():
             if sensor.modality != IMAGE:
                 sensor.update(timestep=0.0, obs_cache=self.env._obs_cache, force=True)
@@ -181,8 +180,7 @@ class Scene:
 
 
 class Scenes:
-    """Repeats ``env.reset`` and ``env.reset_from_xml_string``; ``is_plain`` leaves both to
-    robosuite."""
+    """Repeats ``env.reset`` and ``env.reset_from_xml_string``, or with ``is_plain`` calls them."""
 
     def __init__(self, env: Any, is_plain: bool):
         self.env = env
@@ -243,9 +241,8 @@ class Scenes:
             why = str(error).splitlines()[0]
             say_once(
                 logging.WARNING,
-                f"{type(self.env).__name__}: a model of an earlier robosuite cannot be used "
-                f"({why}); states are shown in a scene of this version, whose objects may "
-                "differ in size",
+                f"{type(self.env).__name__}: a model of an earlier robosuite fails ({why}); "
+                "states are shown in a scene of this version, whose objects may differ in size",
             )
             return ""
         return model
@@ -277,8 +274,7 @@ class Scenes:
 
     @contextmanager
     def _replaced(self, **attributes: Any) -> Iterator[None]:
-        """Replace what resets need not do, or do otherwise. Sensors were checked when they were
-        made."""
+        """Replace what resets need not do, or do otherwise. Sensors are known to be valid."""
         if self._is_constant:
             attributes["_load_model"] = lambda: None
         with (
@@ -295,8 +291,7 @@ class Scenes:
             text = self._processed(env.model.get_xml())
             is_drawn = env.rng.bit_generator.state != self._drawn
             is_known = last is not None and last.is_kept and last.text == text
-            # A scene of robosuite's own depends on its arguments and on what it draws alone; others
-            # may count their episodes, say.
+            # Scenes of robosuite's own depend on arguments and draws alone; others may count, say.
             is_robosuites = type(env).__module__.startswith("robosuite.environments.")
             self._is_constant = is_known and not is_drawn and is_robosuites
             if last is None or not self._is_constant:
