@@ -12,15 +12,7 @@ from gymnasium.spaces import Discrete
 from offrl.algos import algo_factory
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.memory import check_training_fits
-from offrl.assembly.spaces import (
-    action_statistics,
-    asked_obs_keys,
-    env_args_of,
-    fitted,
-    image_wrappers,
-    judge_of,
-    limited,
-)
+from offrl.assembly import spaces
 from offrl.assembly.start import check_spaces, start_of
 from offrl.checkpoint import while_loading
 from offrl.config import Config, RewardsConfig, without_pretrained
@@ -76,7 +68,7 @@ class ActingExperiment:
         made = _made(config, recorded, num_envs) if envs is None else _given(config, envs)
         config, self.envs = made
         self.env_args = self.envs.env_args
-        self.config = fitted(config, self.envs)
+        self.config = spaces.fitted(config, self.envs)
         space = self.envs.action_space
         stored = {key: box.shape or () for key, box in self.envs.observation_space.items()}
         self.obs_shapes = processed_shapes(self.config.observation, stored)
@@ -95,7 +87,7 @@ class ActingExperiment:
         config = for_algo(config, earlier)
         alg = algo_factory(config.algo_name, config, *shapes, device=self.device)
         key = config.train.action_keys[0]
-        alg.set_statistics(obs={}, actions=action_statistics(self.envs.action_space, key))
+        alg.set_statistics(obs={}, actions=spaces.action_statistics(self.envs.action_space, key))
         if start is not None:
             with while_loading(start, f"{where}: {config.experiment.ckpt_path}"):
                 alg.start_from(start)
@@ -157,7 +149,7 @@ class ActingExperiment:
         store = self._make_store(num_envs, capacity, "train.online.replay.capacity")
         exponents, hindsight = (options.priority_exponent, options.correction_exponent), None
         if options.hindsight_share:
-            judge = judge_of(self.env_args, self.alg.obs_spec.keys("obs"))
+            judge = spaces.judge_of(self.env_args, self.alg.obs_spec.keys("obs"))
 
             def learned(achieved: np.ndarray, desired: np.ndarray) -> Any:
                 rewards, terminated = judge(achieved, desired)
@@ -270,27 +262,26 @@ def _made(
     config: Config, recorded: Mapping[str, Any] | None, num_envs: int | None
 ) -> tuple[Config, VectorEnv]:
     """Make the environments that a config names, and give it with what follows from these."""
-    env_args = env_args_of(config, recorded)
-    config = limited(config, env_args)
+    env_args = spaces.env_args_of(config, recorded)
+    config = spaces.limited(config, env_args)
     online: Any = config.train.online
 
-    def make(env_args: Mapping[str, Any]) -> VectorEnv:
+    def make() -> VectorEnv:
         return make_vector_env(
-            env_args,
+            spaces.env_args_of(config, recorded),
             num_envs or online.num_envs,
             config.train.seed,
             horizon=online.horizon,
-            obs_keys=asked_obs_keys(config),
+            obs_keys=spaces.asked_obs_keys(config),
             terminate_on_success=online.terminate_on_success,
             timeout=online.timeout,
         )
 
-    envs = make(env_args)
-    if added := image_wrappers(config, envs.observation_space):
+    envs = make()
+    if added := spaces.image_wrappers(config, envs.observation_space):
         envs.close()
-        wrappers: list[Any] = [*(env_args.get("wrappers") or []), *added]
-        online.wrappers = wrappers
-        envs = make(env_args_of(config, recorded))
+        online.wrappers = [*(env_args.get("wrappers") or []), *added]
+        envs = make()
     return config, envs
 
 
@@ -302,9 +293,10 @@ def _given(config: Config, envs: Envs) -> tuple[Config, VectorEnv]:
             "them in these, or name the environment instead (experiment.env)"
         )
     if isinstance(envs, gymnasium.vector.VectorEnv):
-        named = env_args_of(config) if config.experiment.env else None
+        named = spaces.env_args_of(config) if config.experiment.env else None
         ends: Any = {"horizon": online.horizon, "terminate_on_success": online.terminate_on_success}
-        envs = GymnasiumVector(envs, config.train.seed, named, asked_obs_keys(config), **ends)
+        keys = spaces.asked_obs_keys(config)
+        envs = GymnasiumVector(envs, config.train.seed, named, keys, **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
             f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "

@@ -28,9 +28,7 @@ OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
 
 
 def complete(
-    config: Configs | None,
-    algo_name: str | None = None,
-    said: Mapping[str, Any] | None = None,
+    config: Configs | None, algo_name: str | None = None, said: Mapping[str, Any] | None = None
 ) -> Config:
     """Make the config of any form, with what was ``said`` besides."""
     config = opened(config)

@@ -58,12 +58,12 @@ class Checkpointer:
                     if record["type"] == "epoch":
                         self._save(record["epoch"])
                 if self.trainer.interrupts.saves:
-                    self._write_last()
+                    self._write()
                     self.trainer.interrupts.saves = False
                     log.info("saved at step %s", record["step"])
                 yield record
         except Interrupted:
-            self._write_last()
+            self._write()
             raise
 
     @property
@@ -103,16 +103,13 @@ class Checkpointer:
             self._last_saved = time.monotonic()
         waited = time.monotonic() - self._last_written
         if is_best or self.trainer.is_last or waited > self.LAST_EVERY * self._cost:
-            self._write_last()
-            self._last_written = time.monotonic()
-
-    def _write_last(self) -> None:
-        if self.config.enabled:
             self._write()
+            self._last_written = time.monotonic()
 
     def _write(self, path: Path | None = None) -> None:
         started = time.monotonic()
-        self.trainer.save(path, self.best | {"improved": sorted(self._improved)})
+        if self.config.enabled:
+            self.trainer.save(path, self.best | {"improved": sorted(self._improved)})
         self._cost = time.monotonic() - started
 
 

@@ -7,25 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from offrl import cluster, parallel
+from offrl import cluster, evaluation, parallel
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
-from offrl.envs.rendering import (
-    INSTALL_HINT,
-    needed_backend,
-    renders_observations,
-    working_backend,
-)
+from offrl.envs.rendering import INSTALL_HINT, needed_backend, renders_observations, working_backend
 from offrl.envs.workers import EnvPool, EpisodeResult, pools
-from offrl.evaluation.evaluate import (
-    SELECTION_SEEDS,
-    TEST_SEEDS,
-    evaluate,
-    requests_of,
-    summarize,
-    video_frames,
-    with_latency,
-)
 from offrl.evaluation.proxies import check_measurable, proxies
 from offrl.seeding import preserved_rng
 from offrl.training.loop import Record, Training
@@ -73,7 +59,7 @@ class Evaluator:
             yield record
 
     def evaluate(
-        self, algo: Any, kind: str = "rollout", first_seed: int = SELECTION_SEEDS
+        self, algo: Any, kind: str = "rollout", first_seed: int = evaluation.SELECTION_SEEDS
     ) -> Iterator[Record]:
         """Run the episodes. Yields ``episode`` records, then one of type ``kind``."""
         everything: list[EpisodeResult] = []
@@ -84,9 +70,9 @@ class Evaluator:
             results: list[EpisodeResult] = []
             policy = self._policy(algo, pool)
             num_filmed = self._num_filmed if pool.gl_backend else 0
-            requests = requests_of(self.config, first_seed, num_filmed, frame_every)
-            episodes = parallel.gathered(evaluate(policy, pool, parallel.share(requests)))
-            for result in self.trainer.interrupts.promptly(episodes):
+            requests = evaluation.requests_of(self.config, first_seed, num_filmed, frame_every)
+            episodes = evaluation.evaluate(policy, pool, parallel.share(requests))
+            for result in self.trainer.interrupts.promptly(parallel.gathered(episodes)):
                 results.append(result)
                 yield self.trainer.record(episode, _describe(result))
             _report_lost(kind, name, results)
@@ -95,11 +81,11 @@ class Evaluator:
             else:
                 self._write_video(kind + re.sub(r"[^\w.-]", "_", f"_{name}"), results)
                 pool.close()  # its simulators would wait for all the others
-                logs = summarize(results)
+                logs = evaluation.summarize(results)
                 yield self.trainer.record(f"env_{kind}", logs) | {"env": name}
                 is_rated = is_rated and ("Success_Rate" in logs or not logs["n"])
             everything += results
-        logs = summarize(everything)  # without a rate where not all environments have one
+        logs = evaluation.summarize(everything)  # no rate where not all environments have one
         rated = {name: x for name, x in logs.items() if is_rated or "Success" not in name}
         yield self.trainer.record(kind, rated)
 
@@ -108,7 +94,7 @@ class Evaluator:
         if self._pools:
             algo.set_eval()  # with averages, if there are any
             parallel.take_over(algo.nets.state_dict().values())
-            yield from self.evaluate(algo, kind, first_seed=TEST_SEEDS)
+            yield from self.evaluate(algo, kind, first_seed=evaluation.TEST_SEEDS)
 
     def close(self) -> None:
         """End the simulators' processes."""
@@ -161,13 +147,13 @@ class Evaluator:
     def _policy(self, algo: Any, pool: EnvPool) -> RolloutPolicy:
         instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))
         policy = RolloutPolicy(algo, instruction=instruction)
-        return with_latency(policy, self.config, pool.env_args)
+        return evaluation.with_latency(policy, self.config, pool.env_args)
 
     def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
         if kind.startswith("rollout") and self.trainer.config.experiment.keep_all_videos:
             kind = kind.replace("rollout", f"epoch_{self.trainer.epoch}", 1)
         problem = next((r.no_video for r in results if r.no_video), None)
-        if problem is None and (frames := video_frames(results)):
+        if problem is None and (frames := evaluation.video_frames(results)):
             path = self.trainer.run.video(kind)
             try:
                 write_video(path, frames)

@@ -121,11 +121,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
     """Train, evaluate, and write what comes of it."""
     test, drawn = None, time.monotonic()
     checkpointer = Checkpointer(trainer)
-    with (
-        closing(trainer),
-        closing(Evaluator(trainer)) as evaluator,
-        writing(trainer) as logger,
-    ):
+    with closing(trainer), closing(Evaluator(trainer)) as evaluator, writing(trainer) as logger:
         run = trainer.run
         records = checkpointer(logger(_measured(trainer, evaluator)))
         if trainer.config.train.model_dest:
