@@ -152,8 +152,7 @@ def brought_up_to_date(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_parts(content: Mapping[str, Any], where: object, how: str = "ckpt_dict") -> None:
-    """Raise ``ValueError`` that names the parts of a policy that a checkpoint lacks. ``how`` gives
-    its dict, for the message."""
+    """Raise ``ValueError`` if a checkpoint lacks parts of a policy. ``how`` names its dict."""
     missing = [key for key, kind in REQUIRED.items() if not isinstance(content.get(key), kind)]
     if missing:
         lacks = f"it lacks {', '.join(missing)}"
@@ -215,8 +214,7 @@ def while_loading(content: Mapping[str, Any], where: object) -> Iterator[None]:
 def maybe_dict_from_checkpoint(
     ckpt_path: str | Path | None = None, ckpt_dict: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Give the content of a checkpoint: read from ``ckpt_path``, or ``ckpt_dict`` itself. Exactly
-    one of the two is needed."""
+    """Give a checkpoint's content: of the file ``ckpt_path``, or ``ckpt_dict``, exactly one."""
     if (ckpt_path is None) == (ckpt_dict is None):
         raise ValueError("give either ckpt_path or ckpt_dict")
     if ckpt_dict is not None:
@@ -329,8 +327,7 @@ def _check_statistics(algo: Any) -> None:
 
 def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict[str, Any]:
     """Give what makes a checkpoint's environment, or ``env_name`` in its place, which may be one of
-    several that the policy was trained in; gymnasium's of that name where it was trained without
-    any."""
+    several that the policy was trained in; gymnasium's of that name where there was none."""
     if env_name in (several := content.get("environments", {})):
         return several[env_name]
     allow_names(env_name)

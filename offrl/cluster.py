@@ -1,8 +1,7 @@
 """Ray, where one machine is too small: the connection to it, and what its workers must be like.
 
 What goes between machines, and how, is Ray's own. Ray's ``wait`` and ``get`` make a plain
-``KeyboardInterrupt`` of whatever a signal raises; so that it is known which signal came, wait for
-``ref.future()`` instead.
+``KeyboardInterrupt`` of any signal; to know which one came, wait for ``ref.future()`` instead.
 """
 
 import hashlib
@@ -29,8 +28,7 @@ from offrl import __version__
 from offrl.lazy import needed
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, Alarm, changed_environ
 
-# The environment of a Ray of one's own. Its workers do the program's work, so they do not give way
-# to others.
+# The environment of a Ray of one's own, whose workers, like the program, do not give way to others.
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 MARK = "OFFRL_OWN_RAY"
 # For actors that simulate. MuJoCo compiles each model in new threads. Beside Ray's many threads
@@ -49,8 +47,7 @@ def import_ray() -> Any:
 
 @contextmanager
 def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
-    """Connect this program to Ray for the block. A connection that there is already is used, and
-    stays.
+    """Connect this program to Ray for the block. A connection that exists is used, and stays.
 
     Raises ``ValueError`` or ``ConnectionError`` if the address makes no sense, does not answer
     within 30 s, or has another Ray or Python.

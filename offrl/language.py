@@ -1,5 +1,4 @@
-"""Instructions as vectors, by the text half of CLIP (Radford et al., 2021, arXiv:2103.00020), as in
-robomimic."""
+"""Instructions as vectors, as in robomimic, by CLIP (Radford et al., 2021, arXiv:2103.00020)."""
 
 from collections.abc import Iterable
 

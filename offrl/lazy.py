@@ -2,8 +2,7 @@
 config is in the module of its algorithm, and needs no tensors.
 
 PyTorch is imported when something of it is first asked for. Code that runs at the import of such a
-module (decorators, defaults, base classes, annotations without quotes) must use nothing but
-``Tensor``.
+module (decorators, defaults, base classes, unquoted annotations) must use nothing but ``Tensor``.
 """
 
 import sys
@@ -18,8 +17,7 @@ __all__ = ["Tensor", "exporting", "needed", "torch"]
 def exporting(
     package: str, exports: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Make the ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported
-    when they are first used.
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports names on use.
 
     exports: the names that each module has, with spaces between them.
     """

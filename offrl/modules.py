@@ -22,8 +22,7 @@ def named() -> list[str]:
 
 
 def allow(modules: Iterable[str], *folders: str) -> None:
-    """Let files name these modules from now on, because the user named them: in this process and in
-    those that it starts.
+    """Let files name these modules, which the user named, in this process and those it starts.
 
     folders: places to look for them, besides those where Python looks.
     """
@@ -63,8 +62,7 @@ def modules_of(name: Any) -> list[str]:
 
 
 def check_allowed(name: Any, asks: str) -> list[str]:
-    """List the modules that a name in a file may mean and that are allowed. Raises ``ValueError``
-    if it means one that is not.
+    """List the allowed modules that a name in a file may mean. Raises ``ValueError`` for others.
 
     asks: the place of the name, for messages.
     """
@@ -108,8 +106,7 @@ def imported(module: str, says: str) -> ModuleType | None:
 
 
 def import_all(modules: Iterable[str], *folders: str) -> None:
-    """Import modules that the user named, and ``allow`` them. Raises ``ValueError`` for one that is
-    not there.
+    """Import and ``allow`` modules that the user named. Raises ``ValueError`` if one is missing.
 
     folders: places to look for them, besides those where Python looks.
     """
@@ -118,8 +115,7 @@ def import_all(modules: Iterable[str], *folders: str) -> None:
     for module in modules:
         if module[:1] in ("", ".") or imported(module, "modules") is None:
             raise ValueError(
-                f"modules: there is no module {module!r} here, beside the file, or among the "
-                "installed packages"
+                f"modules: no module {module!r} is here, beside the file, or installed"
             )
 
 

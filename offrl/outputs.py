@@ -1,5 +1,4 @@
-"""Files and folders that are written: refused before the work where they cannot be, whole or not
-at all."""
+"""Writes files and folders whole or not at all, and refuses before the work where it cannot."""
 
 import errno
 import fcntl

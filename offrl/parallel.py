@@ -60,8 +60,7 @@ def _join() -> None:
 
 
 def gpu() -> "torch.device":
-    """Give the GPU of this process. Raises ``ValueError`` if this machine has fewer GPUs than
-    processes."""
+    """Give the GPU of this process. Raises ``ValueError`` if there are fewer than processes."""
     if num_ranks() > 1:
         number, num_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if number >= num_gpus:

@@ -58,8 +58,7 @@ def exit_status(code: int | None) -> str:
 
 
 def is_explained(error: BaseException) -> bool:
-    """Say whether an error has a message for people: offrl raised it on purpose, or the system says
-    which file may not be read."""
+    """Say whether an error's message is for people: offrl's own, or the system's about a file."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     is_ours = frame.f_globals.get("__name__", "").startswith("offrl")
     if isinstance(error, PermissionError) and foreign(error) is None:
@@ -68,8 +67,7 @@ def is_explained(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException, where: str) -> Exception:
-    """Return what another process is told of an error: the error itself if it is explained, else
-    one that holds the traceback."""
+    """Return an error for another process: itself if it is explained, else with its traceback."""
     if isinstance(error, Exception) and is_explained(error):
         return error
     return RuntimeError(f"{where}:\n{''.join(traceback.format_exception(error))}")

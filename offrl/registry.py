@@ -93,9 +93,8 @@ class Registry:
         return self._of_modules.get((name, key)) or self._of_modules.get((folder, key))
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call an entry. Options that only other entries take, left in a config from a template,
-        are left out; ``ValueError`` for those that nothing here takes, or of another plain type
-        than the entry says."""
+        """Call an entry. Options that only other entries take, as in a config from a template, are
+        left out; ``ValueError`` for those that nothing here takes, or of another plain type."""
         entry = self[name]
         own = inspect.signature(entry).parameters
         for option, value in options.items():

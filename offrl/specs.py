@@ -125,8 +125,7 @@ class ObsSpec:
     def from_config(
         cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]
     ) -> "ObsSpec":
-        """Make the spec of a config. ``shapes`` are those that networks see: images are
-        ``[C, H, W]``."""
+        """Make the spec of a config. ``shapes`` are as networks see them: images ``[C, H, W]``."""
         groups: dict[str, dict[str, ObsKey]] = {}
         for place, part in config.parts():
             for group, modality_of in modalities(part).items():
@@ -156,8 +155,7 @@ class ObsSpec:
         return {key: spec.shape for key, spec in self.groups.get(group, {}).items()}
 
     def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:
-        """Raise ``ValueError`` if an observation is missing, or has another shape than the networks
-        were made for."""
+        """Raise ``ValueError`` if an observation is missing, or not of the networks' shape."""
         for key, spec in self.groups.get(group, {}).items():
             if key not in stored:
                 raise ValueError(
@@ -193,16 +191,14 @@ def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
 
 
 def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None:
-    """Raise ``ValueError`` for the shape of images as they are stored, where that of networks is
-    due."""
+    """Raise ``ValueError`` if images have the shape in which they are stored."""
     kind = MODALITIES[modality]
     if getattr(kind, "shape", None) is not ImageModality.shape:
         return  # no images, or those of a user's own, of which networks may see anything
     if len(shape) == 3 and shape[0] not in kind.CHANNELS and shape[-1] in kind.CHANNELS:
         raise ValueError(
-            f"observation {key!r}: networks see images as [C, H, W], and {list(shape)} is how they "
-            "are stored; give the shapes as offrl.specs.processed_shapes(config.observation, "
-            "dataset.obs_shapes)"
+            f"observation {key!r}: networks see images as [C, H, W], not as stored, {list(shape)}; "
+            "give offrl.specs.processed_shapes(config.observation, dataset.obs_shapes)"
         )
 
 

@@ -54,8 +54,7 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def without(tree: Any, path: Sequence[Any]) -> Any:
-    """Copy nested dicts and lists without the item at a path. Parts of the path that are not there
-    are passed over."""
+    """Copy nested dicts and lists without the item at a path, if it is there."""
     if not path or not isinstance(tree, (Mapping, list, tuple)):
         return tree
     key, *rest = path
@@ -79,8 +78,7 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Give the leaves that differ, by their dotted paths: a pair of the one's and the other's,
-    ``None`` where there is none."""
+    """Give pairs of the leaves that differ, by their dotted paths; ``None`` where there is none."""
     old, new = leaves(was), leaves(now)
     pairs = {key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
