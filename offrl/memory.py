@@ -20,9 +20,8 @@ def free_memory() -> float:
     if not Path("/proc/meminfo").exists():
         return math.inf
     lines = Path("/proc/meminfo").read_text().splitlines()
-    system = {
-        name: int(rest.split()[0]) * 1024 for name, _, rest in (x.partition(":") for x in lines)
-    }
+    parts = (line.partition(":") for line in lines)
+    system = {name: int(rest.split()[0]) * 1024 for name, _, rest in parts}
     free = system.get("MemAvailable", math.inf) + system.get("SwapFree", 0)
     limits = [Path("/sys/fs/cgroup") / name for name in GROUP_LIMITS]
     own = [int(text) for p in limits if p.exists() and (text := p.read_text().strip()).isdigit()]

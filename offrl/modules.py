@@ -114,9 +114,7 @@ def import_all(modules: Iterable[str], *folders: str) -> None:
     allow(modules, *folders)
     for module in modules:
         if module[:1] in ("", ".") or imported(module, "modules") is None:
-            raise ValueError(
-                f"modules: no module {module!r} is here, beside the file, or installed"
-            )
+            raise ValueError(f"modules: no {module!r} is here, beside the file, or installed")
 
 
 def class_named(path: str, base: type, asks: str) -> type:

@@ -88,8 +88,7 @@ def foreign(error: BaseException) -> str | None:
 
 
 class Alarm:
-    """Ends the process after so many seconds in its ``with`` block without a call of ``put_off``,
-    even if it hangs in C code."""
+    """Ends the process after so many seconds in its block without ``put_off``, even in C code."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -270,8 +269,7 @@ def in_order(
     num_workers: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Generator[Any, None, None]:
-    """Call the function ``make_worker(*arguments)`` with each item, and yield its results in the
-    order of the items.
+    """Call the function ``make_worker(*arguments)`` with each item, and yield results in order.
 
     The function is made once in each of ``num_workers`` processes (one per core). Each process
     computes with one thread, has ``environ`` from its start, and is at most two results ahead of

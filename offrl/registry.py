@@ -72,9 +72,7 @@ class Registry:
             hint = did_you_mean(name, known)
             if "." in name and len(name) <= 100:
                 module = name.rpartition(".")[0]
-                hint = (
-                    f" There is no module {name} or {module} here or among the installed packages."
-                )
+                hint = f" There is no module {name} or {module}, neither here nor installed."
             elif name.isidentifier() and name != "__main__" and importlib.util.find_spec(name):
                 hint = f" For the module {name} write {name}.{name}."
             raise ValueError(f"unknown {self.kind} {shown(name)}.{hint} Known: {', '.join(known)}.")
@@ -100,9 +98,8 @@ class Registry:
         for option, value in options.items():
             takes = own[option].annotation if option in own else None
             if takes in PLAIN and type(value) not in PLAIN[takes]:
-                raise ValueError(
-                    f"{self.kind} {name}: {option} takes {takes.__name__}, not {shown(value)}"
-                )
+                needed = takes.__name__
+                raise ValueError(f"{self.kind} {name}: {option} takes {needed}, not {shown(value)}")
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
             return entry(*args, **options)
         taken = [inspect.signature(other).parameters for other in self._entries.values()]

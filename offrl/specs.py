@@ -87,10 +87,7 @@ class RGB(ImageModality):
             remedy = TURN
             if x.shape[-1] == 1:  # which that leaves as they are
                 remedy = "numbers of one channel are depth maps (observation.modalities.obs.depth)"
-            raise ValueError(
-                f"images of type {x.dtype}; rgb observations are uint8, 0 to 255, as recorded; "
-                f"{remedy}"
-            )
+            raise ValueError(f"images of {x.dtype}; rgb is uint8, 0 to 255, as recorded; {remedy}")
         return super().process(x) / 255.0
 
 

@@ -33,9 +33,8 @@ def as_tensors(tree: Any) -> Any:
     shared: nothing is to be written into it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return map_leaves(
-            lambda x: torch.as_tensor(x) if isinstance(x, (np.ndarray, np.generic)) else x, tree
-        )
+        kinds = np.ndarray, np.generic
+        return map_leaves(lambda x: torch.as_tensor(x) if isinstance(x, kinds) else x, tree)
 
 
 def gather(function: Callable[[list[Any]], Any], trees: Sequence[Any]) -> Any:
