@@ -10,6 +10,8 @@ from offrl.registry import MODALITIES
 LANGUAGE = "lang_emb"  # robomimic's name of the observation that says what to do
 GOAL = "/goal"  # the place of a goal {key: [B, ...]} among the observations that networks see
 
+Shapes = Mapping[str, Sequence[int]]  # of observations, by their keys
+
 
 def with_goal(obs: Any, goal: Any) -> Any:
     """Put a goal, if there is one, among observations, where networks find it."""
@@ -119,9 +121,7 @@ class ObsSpec:
     groups: Mapping[str, Mapping[str, ObsKey]]
 
     @classmethod
-    def from_config(
-        cls, config: ObservationConfig, shapes: Mapping[str, Sequence[int]]
-    ) -> "ObsSpec":
+    def from_config(cls, config: ObservationConfig, shapes: Shapes) -> "ObsSpec":
         """Make the spec of a config. ``shapes`` are as networks see them: images ``[C, H, W]``."""
         groups: dict[str, dict[str, ObsKey]] = {}
         for place, part in config.parts():
@@ -151,7 +151,7 @@ class ObsSpec:
         """Give the shape of each of a group's observations, as networks see it, in order."""
         return {key: spec.shape for key, spec in self.groups.get(group, {}).items()}
 
-    def check_shapes(self, stored: Mapping[str, Sequence[int]], group: str) -> None:
+    def check_shapes(self, stored: Shapes, group: str) -> None:
         """Raise ``ValueError`` if an observation is missing, or not of the networks' shape."""
         for key, spec in self.groups.get(group, {}).items():
             if key not in stored:
@@ -199,9 +199,7 @@ def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None
         )
 
 
-def processed_shapes(
-    config: ObservationConfig, stored: Mapping[str, Sequence[int]]
-) -> dict[str, tuple[int, ...]]:
+def processed_shapes(config: ObservationConfig, stored: Shapes) -> dict[str, tuple[int, ...]]:
     """Give the shapes that networks see, of those that a file or an environment has."""
     return {
         key: _processed_shape(key, modality, stored[key])

@@ -1,7 +1,7 @@
 """Configs of online trainings, and the checkpoint that one starts from."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from offrl.config.pipeline import online_content
 from offrl.data.formats.files import find_data
 from offrl.modules import allow_names
 from offrl.registry import ALGO_CONFIGS, ALGOS, shown
+from offrl.specs import Shapes
 from offrl.tree import merge
 
 log = logging.getLogger(__name__)
@@ -138,11 +139,7 @@ def class_of(algo_name: str) -> Any:
 
 
 def check_spaces(
-    where: str,
-    content: Mapping[str, Any],
-    env_name: str,
-    shapes: Mapping[str, Sequence[int]],
-    ac_dim: int,
+    where: str, content: Mapping[str, Any], env_name: str, shapes: Shapes, ac_dim: int
 ) -> None:
     """Raise ``ValueError`` if the policy of a checkpoint does not suit an environment.
 
