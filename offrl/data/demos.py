@@ -56,7 +56,7 @@ class Episodes(AbstractContextManager):
         stored, and strings and numbers (attributes). keys: of the arrays these alone."""
 
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the ``trajectory``; of robomimic's files with a ``StoredArray`` for each."""
+        """Return the ``trajectory``; of robomimic's files with ``StoredArray`` as arrays."""
         return self.trajectory(demo, keys)
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:

@@ -83,9 +83,8 @@ class DataInfo:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
                 elif not facts.is_image or self._reads_all:
                     digest.update(name.encode())
-                    for first, rows in (
-                        array.pieces() if isinstance(array, StoredArray) else [(0, array)]
-                    ):
+                    pieces = array.pieces() if isinstance(array, StoredArray) else [(0, array)]
+                    for first, rows in pieces:
                         facts.add(rows, place)
                         if words := wrong_values(name, rows, first):
                             self.wrong.append(f"{self.path}: {place} {words}")

@@ -63,8 +63,8 @@ class ConstantColumn:
 class StepStore:
     """A column for each key over all steps, and where demonstrations begin and how long they are.
 
-    A demonstration's rows lie one after the other, so that windows are index arithmetic. Filled
-    with arrays over all of them, it holds demonstrations of ``lengths`` ``[D]`` steps.
+    A demonstration's rows lie one after the other, so that windows are index arithmetic. Once it
+    is filled, a store holds demonstrations of ``lengths`` ``[D]`` steps.
     """
 
     def __init__(self, lengths: Sequence[int] | np.ndarray = ()):

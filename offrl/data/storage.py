@@ -52,7 +52,9 @@ def create(
 
 
 def is_images(array: Any) -> bool:
-    return array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] in (1, 3)
+    """Say whether a value of a trajectory is an array of images ``[T, H, W, 1 or 3]``."""
+    is_bytes = isinstance(array, np.ndarray) and array.dtype == np.uint8
+    return is_bytes and array.ndim == 4 and array.shape[-1] in (1, 3)
 
 
 class StoredArray:

@@ -42,8 +42,7 @@ class Validation:
         self._external: set[tuple[str, Path]] = set()
         with self._noted():
             if not self.path.is_file():
-                is_folder = self.path.is_dir()
-                what = "a folder; name an HDF5 file in it" if is_folder else "no such file"
+                what = "a folder; name an HDF5 file in it" if self.path.is_dir() else "no such file"
                 raise FileNotFoundError(f"{path}: {what}")
             if is_d4rl(self.path):
                 with open_hdf5(self.path) as raw:

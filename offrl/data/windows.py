@@ -34,7 +34,7 @@ class Window(NamedTuple):
 
 
 class Windows:
-    """Windows over demonstrations of ``lengths`` steps from ``first_rows``, ``seen`` of them seen.
+    """Windows over the first ``seen`` of demonstrations' ``lengths`` steps from ``first_rows`` on.
 
     is_derived: whether what follows a step is the next row, so that the last one follows itself.
     """

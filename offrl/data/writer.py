@@ -40,7 +40,7 @@ class DemoWriter(AbstractContextManager):
     compression: of arrays: ``png`` or ``jpeg`` (of images alone), ``gzip``, ``lzf``, or none.
     provenance: how the file comes about (``offrl.data.provenance``); an attribute of ``data``.
     resume: go on with a recording to this path that was cut off, if there is one.
-    durable: keep finished episodes whatever happens next, not only (faster) of completed files.
+    durable: keep finished episodes whatever happens next; else, faster, only completed files.
     chunk_bytes: what is read and tested at once, at least a step.
     """
 

@@ -47,7 +47,7 @@ class Edit:
         provenance: Mapping[str, Any],
         advance: Callable[[], object] = lambda: None,
     ) -> int:
-        """Write the file, and return its number of steps. advance: is called after each."""
+        """Write the file; return its number of steps. ``advance`` is called after each episode."""
         files = list(dict.fromkeys(file for file, _ in self.demos))
         labels, there = labelled(files), {(file, demo) for file in files for demo in file.demos()}
         for key, members in self.masks.items():

@@ -56,7 +56,7 @@ class DemoPlayer:
         self.use = use or self._choose()
         if self.use == "images":
             first = self.demos.trajectory(self.demos.demos()[0])
-            stored = sorted(k for k, v in first.items() if k.startswith("obs/") and is_film(v))
+            stored = sorted(k for k, v in first.items() if k.startswith("obs/") and is_images(v))
             self.keys = camera_keys(str(self.demos.path), stored, self.cameras)
         elif not (self.demos.env_args or {}).get("env_name"):
             raise ValueError(
@@ -147,7 +147,7 @@ class DemoPlayer:
         env_args = self.demos.env_args or {}
         if {"states", "model_file"} <= trajectory.keys() and is_robosuite(env_args):
             return "states"
-        return "images" if any(map(is_film, trajectory.values())) else "actions"
+        return "images" if any(map(is_images, trajectory.values())) else "actions"
 
 
 def make_player(
@@ -205,8 +205,3 @@ def frame_rate(env_args: Mapping[str, Any] | None, attributes: Mapping[str, Any]
     frequency = frequency or attributes.get("fps")
     is_number = isinstance(frequency, (int, float, np.number))
     return max(1, round(float(frequency))) if is_number else FPS
-
-
-def is_film(value: Any) -> bool:
-    """Say whether a value of a trajectory is an array of images."""
-    return isinstance(value, np.ndarray) and is_images(value)

@@ -9,10 +9,11 @@ import numpy as np
 
 from offrl.data.formats.files import find_data, open_episodes
 from offrl.data.remarks import features, is_vectors, unusual
+from offrl.data.storage import is_images
 from offrl.envs import make_env
 from offrl.envs.playback import blind, film_states
 from offrl.envs.rendering import needed_backend
-from offrl.reports.playback import camera_keys, frame_rate, is_film, side_by_side
+from offrl.reports.playback import camera_keys, frame_rate, side_by_side
 from offrl.reports.view.page import packed, write_script
 from offrl.video import encoder, write_video
 
@@ -161,7 +162,7 @@ class EpisodeWriter:
         if episode.is_rendered:
             env = self._make_env(episode.path)
             return film_states(env, demo, self.films.cameras, self.films.size)
-        keys = [key for key, value in demo.items() if key.startswith("obs/") and is_film(value)]
+        keys = [key for key, value in demo.items() if key.startswith("obs/") and is_images(value)]
         if not keys:
             return None
         cameras = () if self.films.num_rendered else self.films.cameras
@@ -180,7 +181,7 @@ def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
             series[key] = np.reshape(value, (len(value), -1))[:, :MOST_DIMS]
             if value[0].size > MOST_DIMS:
                 left_out.append(f"{key} beyond its first {MOST_DIMS} dimensions")
-        elif not is_film(value):
+        elif not is_images(value):
             left_out.append(f"{key} {list(value.shape)}")
     return series, left_out
 
