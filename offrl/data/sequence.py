@@ -28,11 +28,7 @@ from offrl.specs import LANGUAGE
 from offrl.tree import gather
 
 log = logging.getLogger(__name__)
-
-
-@cache
-def _say_once(message: str, level: int = logging.INFO) -> None:
-    log.log(level, message)
+_say_once = cache(log.log)
 
 
 class SequenceDataset(WindowDataset):
@@ -172,7 +168,7 @@ class SequenceDataset(WindowDataset):
                 breaks = ~followed(obs.array.numpy(), later.array.numpy()) & ~is_last[:-1]
                 if breaks.any():
                     place = self._files.place(f"next_obs/{key}", int(np.argmax(breaks)))
-                    _say_once(f"{place}{NOT_FOLLOWED}", logging.WARNING)
+                    _say_once(logging.WARNING, f"{place}{NOT_FOLLOWED}")
                     return
 
     def _load_others(
@@ -234,10 +230,8 @@ class SequenceDataset(WindowDataset):
                 "train.pad_frame_stack to true"
             )
         if wants_next and self._derived:
-            _say_once(
-                f"{self.hdf5_path} has no next_obs of {', '.join(sorted(self._derived))}: taken "
-                "from the obs one step later"
-            )
+            words = f"{', '.join(sorted(self._derived))}: taken from the obs one step later"
+            _say_once(logging.INFO, f"{self.hdf5_path} has no next_obs of {words}")
 
     # -- what it holds ----------------------------------------------------------------------------
 

@@ -265,28 +265,27 @@ class DemoFile(Demos):
 
     def _look_for(self, demo: str, key: str) -> None:
         """Raise ``ValueError`` with what is wrong about a key that cannot be opened."""
-        with located(self.path, f"data/{demo}/{key}"):
-            group, _, name = key.rpartition("/")
-            parent = self._file.get(f"data/{demo}/{group}")
-            inside = sorted(parent) if isinstance(parent, h5py.Group) else []
-            if name not in inside:
-                has = ", ".join(f"{group}/{k}" if group else k for k in inside) or "nothing there"
-                if group in ("obs", "next_obs"):
-                    has += "; a config names what it uses in observation.modalities"
-                raise ValueError(f"{self.path}: data/{demo} has no {key!r}; it has {has}")
-            link = parent.get(name, getlink=True)
-            try:
-                item = parent[name]
-            except Exception:
-                if isinstance(link, h5py.HardLink):
-                    raise
-                target = f"{getattr(link, 'filename', '')} {link.path}".strip()
-                raise ValueError(
-                    f"{self.path}: data/{demo}/{key} is a link to {target}, which leads nowhere; "
-                    "put that back, or leave the demonstration out"
-                ) from None
-            if isinstance(item, h5py.Group):
-                raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
+        group, _, name = key.rpartition("/")
+        parent = self._file.get(f"data/{demo}/{group}")
+        inside = sorted(parent) if isinstance(parent, h5py.Group) else []
+        if name not in inside:
+            has = ", ".join(f"{group}/{k}" if group else k for k in inside) or "nothing there"
+            if group in ("obs", "next_obs"):
+                has += "; a config names what it uses in observation.modalities"
+            raise ValueError(f"{self.path}: data/{demo} has no {key!r}; it has {has}")
+        link = parent.get(name, getlink=True)
+        try:
+            item = parent[name]
+        except Exception:
+            if isinstance(link, h5py.HardLink):
+                raise
+            target = f"{getattr(link, 'filename', '')} {link.path}".strip()
+            raise ValueError(
+                f"{self.path}: data/{demo}/{key} is a link to {target}, which leads nowhere; "
+                "put that back, or leave the demonstration out"
+            ) from None
+        if isinstance(item, h5py.Group):
+            raise ValueError(f"{self.path}: data/{demo}/{key} is a group, not an array")
 
 
 def text_sum(attributes: Mapping[str, Any]) -> int:
