@@ -66,8 +66,9 @@ class DataInfo:
     def _read(self, demos: Episodes, demo: str, is_sampled: bool) -> None:
         trajectory, digest = demos.stored(demo), hashlib.sha256()
         read: dict[str, Any] = {}
-        length = trajectory["actions"].shape[0] if "actions" in trajectory else 0
-        if length and isinstance(demos, Demos):
+        shape = trajectory["actions"].shape if "actions" in trajectory else (0,)
+        length = shape[0]
+        if 0 not in shape and isinstance(demos, Demos):
             demos.lengths([demo])  # whose errors tell most of what may be wrong
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, StoredArray)):

@@ -84,8 +84,7 @@ class DemoWriter(AbstractContextManager):
         with in_words(self.path):
             if not is_there:
                 # Made by an older HDF5's rules, a file that was never closed can be opened; by a
-                # newer one's, single chunks need no index, and all that says where data lies has
-                # checksums.
+                # newer's, single chunks need no index, and what says where data lies has sums.
                 h5py.File(self._partial, "x", libver=("v108", "v110")).close()
             with located(self._partial, "what was recorded before"):
                 self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))

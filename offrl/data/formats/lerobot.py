@@ -116,9 +116,9 @@ class LeRobotFolder(Episodes):
         arrays: dict[str, Any] = {"fps": self._fps}
         with located(self.path, demo):
             arrays["task"] = self._tasks[table["task_index"][0].as_py()]
-            for name, feature in self._features.items():
+            for name in self._features:
                 if name not in (*COUNTS, *self.unread()):
-                    arrays.update(self._read(name, feature, episode, table, keys))
+                    arrays.update(self._read(name, episode, table, keys))
         return arrays
 
     def _inside(self, name: str) -> Path:
@@ -149,14 +149,10 @@ class LeRobotFolder(Episodes):
         return table
 
     def _read(
-        self,
-        name: str,
-        feature: Mapping[str, Any],
-        episode: Mapping[str, Any],
-        table: Any,
-        keys: Collection[str] | None,
+        self, name: str, episode: Mapping[str, Any], table: Any, keys: Collection[str] | None
     ) -> Iterator[tuple[str, Any]]:
         """Read the arrays that a feature holds, by their path, and attributes."""
+        feature = self._features[name]
         steps = self._notes["steps"] if self._notes else {}
         known = {camera_feature(key): key for key in steps if steps[key].is_image}
         key = known.get(name) or _key(name)
