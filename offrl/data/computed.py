@@ -101,9 +101,8 @@ def reward_statistics(
         offset, scale = float(rewards.mean(dtype=np.float64)), float(rewards.std(dtype=np.float64))
     if scale < 1e-8:
         what = "returns" if normalization == "return" else "rewards"
-        raise ValueError(
-            f"train.rewards.normalization: {normalization!r}, but {what} are all equal; set null"
-        )
+        words = f"{normalization!r}, but all {what} of the data are the same; set it to null"
+        raise ValueError(f"train.rewards.normalization: {words}")
     return {"offset": offset, "scale": scale}
 
 

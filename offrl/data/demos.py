@@ -84,9 +84,8 @@ class Episodes(AbstractContextManager):
             raise ValueError(f"{place} has no actions; leave it out")
         states, actions = recording["states"], recording["actions"]
         if len(states) != len(actions):
-            raise ValueError(
-                f"{place} has {len(states)} states for {len(actions)} actions; leave it out"
-            )
+            words = f"{len(states)} states for {len(actions)} actions; leave it out"
+            raise ValueError(f"{place} cannot be played back: it has {words}")
         return recording
 
     def success(self, trajectory: Mapping[str, Any]) -> bool | None:

@@ -167,10 +167,8 @@ class Files(AbstractContextManager):
         shape = first.shape(source.demos[0], key)
         for file, other in others:
             if file.shape(other.demos[0], key) != shape:
-                words = f"but {list(file.shape(other.demos[0], key))} in {other.path}"
-                raise ValueError(
-                    f"{key} has shape {list(shape)} in {source.path}, {words}; use files that agree"
-                )
+                words = f"{list(file.shape(other.demos[0], key))} in {other.path}; use what agrees"
+                raise ValueError(f"{key} has shape {list(shape)} in {source.path}, but {words}")
         return shape
 
     def hold_integers(self, key: str) -> bool:

@@ -132,9 +132,7 @@ class Validation:
 
     def _check_steps(self, place: str, key: str, rows: Any, length: int | None) -> None:
         if length is not None and rows.shape[0] != length:
-            raise ValueError(
-                f"{self.path}: {place} has {rows.shape[0]} steps, but actions {length}"
-            )
+            raise ValueError(f"{self.path}: {place} has {len(rows)} steps, but actions {length}")
         if key in ("rewards", "dones") and math.prod(rows.shape[1:]) != 1:
             raise ValueError(f"{self.path}: {place} is to be a number for each step")
         odd = odd_image(key, rows.shape[1:], rows.dtype)
@@ -143,9 +141,8 @@ class Validation:
         kind = "bytes" if rows.dtype == np.uint8 else "numbers"
         step = f"{kind} {list(rows.shape[1:])}"
         if self._layout.setdefault(key, step) != step:
-            raise ValueError(
-                f"{self.path}: {place} has steps of {step}, but those before {self._layout[key]}"
-            )
+            words = f"has steps of {step}, but those before it of {self._layout[key]}"
+            raise ValueError(f"{self.path}: {place} {words}")
 
     def _check_masks(self, file: DemoFile, demos: set[str]) -> None:
         masks: dict[str, list[str]] = {}

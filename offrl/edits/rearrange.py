@@ -98,9 +98,8 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
         if not any(key == old or key.startswith(f"{old}/") for key in there):
             raise ValueError(f"{file.path}: has no {old}; it has {', '.join(sorted(there))}")
         if new is not None and len({key.split("/")[0] == "mask" for key in (old, new)}) > 1:
-            raise ValueError(
-                f"{file.path}: {old} cannot become {new}: filter keys are mask/KEY, no others"
-            )
+            words = "filter keys are mask/KEY, and nothing else is"
+            raise ValueError(f"{file.path}: {old} cannot become {new}: {words}")
         is_obs = old.startswith("obs/") and (new is None or new.startswith("obs/"))
         if is_obs and f"next_{old}" in there:
             changes.setdefault(f"next_{old}", None if new is None else f"next_{new}")

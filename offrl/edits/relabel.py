@@ -121,9 +121,8 @@ def from_range(file: DemoFile) -> Edit:
     """Write actions as they were before ``to_range``: ``scale * stored + offset``."""
     attributes = file.attributes()
     if ACTION_MAP not in attributes:
-        raise ValueError(
-            f"{file.path}: its actions are as they were recorded: data has no {ACTION_MAP}"
-        )
+        words = f"its actions are as they were recorded: data has no attribute {ACTION_MAP}"
+        raise ValueError(f"{file.path}: {words}")
     with located(file.path, f"the attribute {ACTION_MAP} of data"):
         undo = json.loads(attributes.pop(ACTION_MAP))
         scale, offset = (np.array(undo[key], np.float64) for key in ("scale", "offset"))
@@ -258,9 +257,8 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
             "be lowered: the new actions could not be run in it"
         )
     if rate % factor:
-        raise ValueError(
-            f"{file.path}: control_freq {rate}: choose a --factor that divides it, not {factor}"
-        )
+        words = f"control_freq {rate} is no multiple of {factor}; choose another --factor"
+        raise ValueError(f"{file.path}: {words}")
     return {**env_args, "env_kwargs": {**kwargs, "control_freq": rate // factor}}
 
 

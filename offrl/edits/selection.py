@@ -156,9 +156,8 @@ def subset(
     if demos is not None:
         if missing := [name for name in demos if name not in chosen]:
             where = "data" if filter_key is None else f"mask/{filter_key}"
-            raise ValueError(
-                f"{file.path}: {where} has no {missing[0]}; it has {chosen[0]} to {chosen[-1]}"
-            )
+            words = f"it has {len(chosen)} demonstrations, {chosen[0]} to {chosen[-1]}"
+            raise ValueError(f"{file.path}: {where} has no {missing[0]}; {words}")
         chosen = [demo for demo in chosen if demo in demos]
     if n is not None and n > len(chosen):
         raise ValueError(

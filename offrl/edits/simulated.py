@@ -53,9 +53,8 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
     not relative, or it is not known what they aim at."""
     with closing(_blind(env_args)) as env:
         if not env.goals.are("delta"):
-            raise ValueError(
-                f"{env.serialize()['env_name']}: has absolute actions (controller_configs) already"
-            )
+            words = "its actions are absolute already (input_type in controller_configs)"
+            raise ValueError(f"{env.serialize()['env_name']}: {words}")
         # All of it is the installed simulator's, whose controllers these are.
         new = env.serialize()
         sees = ((env_args or {}).get("env_kwargs") or {}).get("use_camera_obs", True)

@@ -88,9 +88,8 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[P
     path, name_there = place_of(dataset)
     place = f"{path}: {name_there}"
     if layout == h5py.h5d.CONTIGUOUS and settings.get_external_count():
-        raise ValueError(
-            f"{place} is in external storage, which may be any file; ask for a file that holds it"
-        )
+        words = "is kept in external storage, in what may be any file; ask for a file that holds it"
+        raise ValueError(f"{place} {words}")
     check_memory(num_bytes, f"{place}: a chunk, which is unpacked as a whole,")
     if layout != h5py.h5d.VIRTUAL:
         return found

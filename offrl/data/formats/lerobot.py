@@ -143,9 +143,8 @@ class LeRobotFolder(Episodes):
                 self._open = _Steps(path)
             table = self._open.read(number).sort_by("frame_index")
             if table["frame_index"].to_pylist() != list(range(length)):
-                raise ValueError(
-                    f"its {len(table)} steps are not numbered 0 to {length - 1} by frame_index"
-                )
+                numbers = f"0 to {length - 1} by frame_index"
+                raise ValueError(f"its {len(table)} steps are not numbered {numbers}")
         return table
 
     def _read(

@@ -46,15 +46,13 @@ def holds(key: str, step: StepType) -> bool:
 def encoder(plan: Conversion) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Make the function that turns an episode into what is written of it (``encode_episode``)."""
     if plan.fps is None:
-        raise ValueError(
-            f"{plan.source}: how many steps a second has (control_freq) is not said; give --fps"
-        )
+        words = "does not say how many steps a second has (control_freq in its env_args)"
+        raise ValueError(f"{plan.source}: {words}; say so with --fps")
     parquet()
     cameras = tuple(sorted(key for key, step in plan.steps.items() if step.is_image))
     if len({camera_feature(key) for key in cameras}) < len(cameras):
-        raise ValueError(
-            f"{plan.source}: two of {', '.join(cameras)} differ by _image alone; rename one (--obs)"
-        )
+        words = "have the same name but for _image; rename one, or choose with --obs"
+        raise ValueError(f"{plan.source}: two of {', '.join(cameras)} {words}")
     return partial(encode_episode, tuple(exchange.vector_keys(plan.steps)), cameras, plan.fps)
 
 
