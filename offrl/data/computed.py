@@ -164,10 +164,8 @@ def encode_actions(
             num = stats["scale"].shape[-1] if stats else options.get("num_actions")
             rows = _one_hot(key, rows[:, 0], num, place)
         if stats and stats["scale"].shape[-1] != rows.shape[-1]:
-            raise ValueError(
-                f"{place(key, 0)} has {rows.shape[-1]} numbers, but those that the policy learned "
-                f"from have {stats['scale'].shape[-1]}"
-            )
+            words = f"but those that the policy learned from have {stats['scale'].shape[-1]}"
+            raise ValueError(f"{place(key, 0)} has {rows.shape[-1]} numbers, {words}")
         statistics[key] = stats or action_statistics(rows, options.get("normalization"))
         encoded[key] = (rows - statistics[key]["offset"]) / statistics[key]["scale"]
     return encoded, statistics

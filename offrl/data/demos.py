@@ -175,10 +175,8 @@ class Demos(Episodes):
         """Choose the ``share`` of the demonstrations of highest return, the first of equals."""
         missing = [demo for demo in demos if not self.has(demo, "rewards")]
         if missing:
-            raise ValueError(
-                f"{self.path}: {missing[0]} has no rewards, by which train.data.top_share chooses; "
-                "label the data, or leave that out"
-            )
+            words = "by which train.data.top_share chooses; label the data, or leave that out"
+            raise ValueError(f"{self.path}: {missing[0]} has no rewards, {words}")
         lengths = self.lengths(demos, "rewards")
         rewards = np.split(self.read(demos, "rewards", lengths), np.cumsum(lengths)[:-1])
         returns = np.array([part.sum(dtype=np.float64) for part in rewards])

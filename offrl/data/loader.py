@@ -40,10 +40,8 @@ class BatchLoader:
         weights: Sequence[float] | None = None,
     ):
         if batch_size > len(dataset):
-            raise ValueError(
-                f"train.batch_size: {batch_size} is more than the {len(dataset)} windows of "
-                f"{dataset}; lower it"
-            )
+            words = f"{batch_size} is more than the {len(dataset)} windows of {dataset}; lower it"
+            raise ValueError(f"train.batch_size: {words}")
         num_ranks = parallel.num_ranks()
         if batch_size % num_ranks:
             raise ValueError(

@@ -111,20 +111,16 @@ def open_file(path: Path) -> DemoFile:
     file = open_demos(path)
     if not isinstance(file, DemoFile):
         file.close()
-        raise ValueError(
-            f"{path}: is not in robomimic's layout, which edits take; convert it first: "
-            f"offrl convert {path} OUT --to robomimic"
-        )
+        remedy = f"convert it first: offrl convert {path} OUT --to robomimic"
+        raise ValueError(f"{path}: is not in robomimic's layout, which edits take; {remedy}")
     return file
 
 
 def check_range(file: DemoFile) -> None:
     """Raise ``ValueError`` for actions that no environment takes as they are."""
     if ACTION_MAP in file.attributes():
-        raise ValueError(
-            f"{file.path}: its actions were brought into another range; undo that first: "
-            f"offrl edit actions {file.path} --undo-range --output OUT"
-        )
+        remedy = f"undo that first: offrl edit actions {file.path} --undo-range --output OUT"
+        raise ValueError(f"{file.path}: its actions were brought into another range; {remedy}")
 
 
 def labelled(files: Sequence[DemoFile]) -> dict[DemoFile, str]:

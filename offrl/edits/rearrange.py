@@ -80,9 +80,8 @@ def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
         for file, label in labelled(files).items():
             name = label.rpartition(".")[0].replace("/", "_") or label
             if name in edit.masks:
-                raise ValueError(
-                    f"{file.path}: there is a mask/{name}; rename the file, or leave --masks out"
-                )
+                remedy = "give the file another name, or merge without --masks"
+                raise ValueError(f"{file.path}: there is a mask/{name} already; {remedy}")
             edit.masks[name] = [(file, demo) for demo in file.demos()]
     return edit
 
@@ -186,17 +185,14 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
     for key in sorted({key for key, _ in ones.items() ^ others.items()}):
         if key not in ones or key not in others:
             has, lacks = (first, other) if key in ones else (other, first)
-            raise ValueError(
-                f"{lacks.path}: lacks {key}, which {has.path} has; leave it out there: "
-                f"offrl edit rename {has.path} --drop {key} --output OUT"
-            )
+            remedy = f"leave it out there: offrl edit rename {has.path} --drop {key} --output OUT"
+            raise ValueError(f"{lacks.path}: lacks {key}, which {has.path} has; {remedy}")
         remedy = "record one kind of steps"
         if len({kinds[key].replace("float64", "float32") for kinds in (ones, others)}) == 1:
             odd = first if ones[key].startswith("float64") else other
             remedy = f"make it float32: offrl edit repack {odd.path} --output OUT"
-        raise ValueError(
-            f"{other.path}: {key} has {others[key]}, but in {first.path} {ones[key]}; {remedy}"
-        )
+        words = f"{key} has steps of {others[key]}, but in {first.path} of {ones[key]}; {remedy}"
+        raise ValueError(f"{other.path}: {words}")
 
 
 def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
@@ -245,8 +241,6 @@ def _limits(file: DemoFile, key: str) -> tuple[float, float]:
         for _, rows in file.stored(demo)[key].pieces():
             ends += [rows.min(initial=0), rows.max(initial=0)]
     if not (min(ends) >= 0 and max(ends) <= 255):
-        raise ValueError(
-            f"{file.path}: {key} is between {min(ends):g} and {max(ends):g}, neither within [0, 1] "
-            "nor [0, 255]; say what black and white are: --range LOW HIGH"
-        )
+        words = "neither within [0, 1] nor [0, 255]; say what black and white are: --range LOW HIGH"
+        raise ValueError(f"{file.path}: {key} is between {min(ends):g} and {max(ends):g}, {words}")
     return (0, 1) if max(ends) <= 1 else (0, 255)

@@ -66,9 +66,8 @@ def actions(
     kind: ``delta`` or ``absolute``, the kind of the file's actions; by default the simulator's.
     """
     if bool(limits or undo_range) == (absolute or action_dict):
-        raise ValueError(
-            "offrl edit actions: give --absolute, --action-dict or both, --range or --undo-range"
-        )
+        words = "give --absolute, --action-dict or both, --range or --undo-range"
+        raise ValueError(f"offrl edit actions: {words}")
     if limits:
         return to_range(file, *limits)
     if undo_range:

@@ -160,9 +160,8 @@ def subset(
             raise ValueError(f"{file.path}: {where} has no {missing[0]}; {words}")
         chosen = [demo for demo in chosen if demo in demos]
     if n is not None and n > len(chosen):
-        raise ValueError(
-            f"{file.path}: {n} demonstrations are asked for, but there are {len(chosen)}; lower --n"
-        )
+        words = f"{n} demonstrations are asked for, but there are {len(chosen)}; lower --n"
+        raise ValueError(f"{file.path}: {words}")
     order = np.arange(len(chosen))
     if seed is not None:
         # Another draw than that of a split by the same seed, which would be of the same ones.

@@ -119,9 +119,7 @@ def _blind(env_args: Mapping[str, Any] | None) -> Any:
 def _with(env_args: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
     if not is_robosuite(env_args):
         name = (env_args or {}).get("env_name")
-        raise ValueError(
-            f"the data's environment (env_args) is {name}, and no task of robosuite's: that alone "
-            "can be asked about recorded states"
-        )
+        words = "and no task of robosuite's: that alone can be asked about recorded states"
+        raise ValueError(f"the data's environment (env_args) is {name}, {words}")
     args = dict(env_args or {})
     return {**args, "env_kwargs": {**(args.get("env_kwargs") or {}), **kwargs}}

@@ -89,10 +89,8 @@ class D4RLFile(DemoArrays):
         for key, column in found.items():
             shape = column.shape
             if shape[:1] != obs[:1] or shape not in allowed.get(key, [shape]):
-                raise ValueError(
-                    f"{path}: {key} has shape {list(shape)}, which does not go with observations "
-                    f"{list(obs)}; copy the file again"
-                )
+                words = f"which does not go with observations {list(obs)}; copy the file again"
+                raise ValueError(f"{path}: {key} has shape {list(shape)}, {words}")
         return found
 
     def _ends(self) -> np.ndarray:

@@ -84,10 +84,8 @@ def open_demos(path: str | Path, swmr: bool = False) -> Demos:
     path = Path(path)
     if path.is_dir():
         if is_lerobot(path):
-            raise ValueError(
-                f"{path}: is of LeRobot's layout, which is not trained on; convert it with: "
-                f"offrl convert {path} demos.hdf5 --to robomimic"
-            )
+            remedy = f"convert it with: offrl convert {path} demos.hdf5 --to robomimic"
+            raise ValueError(f"{path}: is of LeRobot's layout, which is not trained on; {remedy}")
         return read_minari(path)
     return D4RLFile(path, swmr) if path.is_file() and is_d4rl(path) else DemoFile(path, swmr)
 

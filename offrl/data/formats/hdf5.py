@@ -62,10 +62,8 @@ class DemoFile(Demos):
         except (ValueError, TypeError, RecursionError) as error:
             wrong = f"is not JSON ({error})"
         if wrong:
-            raise ValueError(
-                f"{self.path}: the attribute env_args of data {wrong}; correct it, or "
-                "delete it and train with experiment.rollout.enabled=false"
-            )
+            remedy = "correct it, or delete it and train with experiment.rollout.enabled=false"
+            raise ValueError(f"{self.path}: the attribute env_args of data {wrong}; {remedy}")
         try:
             check_text(self.path, self._file["data"], "data")
         except ValueError as error:

@@ -51,10 +51,8 @@ class MinariEpisodes(Episodes):
         for path in (metadata, *files):
             inside(path, folder, place=f"{folder}: data/{path.name}")
         if not metadata.exists():
-            raise ValueError(
-                f"{folder}: a folder, but not of a Minari dataset (data/), nor of LeRobot's "
-                "(meta/info.json); name a file in it, or another folder"
-            )
+            words = "nor of LeRobot's (meta/info.json); name a file in it, or another folder"
+            raise ValueError(f"{folder}: a folder, but not of a Minari dataset (data/), {words}")
         minari = _import()
         self.sizes: Counter[str] = Counter()  # of episodes, unpacked
         for path in files:
