@@ -137,10 +137,8 @@ def _embedded(langs: Langs, are_seen: bool, known: Mapping[str, Tensor]) -> dict
     """Embed the sentences of the data, unless the policy does not see them."""
     sentences = [lang for lang in langs if lang]
     if sentences and not are_seen:
-        log.warning(
-            f"train.data.lang: the policy does not see it; add {LANGUAGE} to "
-            "observation.modalities.obs.low_dim"
-        )
+        remedy = f"add {LANGUAGE} to observation.modalities.obs.low_dim"
+        log.warning(f"train.data.lang: the policy does not see it; {remedy}")
     if not sentences or not are_seen:
         return {}
     if len(sentences) < len(langs):

@@ -54,10 +54,8 @@ class Validation:
             else:
                 self._check_demos()
             if self.counts["breaks"]:
-                self.remarks.append(
-                    f"{self._first_break}{NOT_FOLLOWED}; so it is at {self.counts['breaks']} of "
-                    f"{self.counts['followed']} steps"
-                )
+                share = f"{self.counts['breaks']} of {self.counts['followed']} steps"
+                self.remarks.append(f"{self._first_break}{NOT_FOLLOWED}; so it is at {share}")
             self.remarks += in_other_files(self._external)
             for _, vectors in sorted(self._vectors.items()):
                 self.remarks += vectors.remarks()

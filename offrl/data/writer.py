@@ -291,10 +291,8 @@ class DemoWriter(AbstractContextManager):
             partial = self.path.with_name(f"{self.path.stem}.partial{dash}{self.path.suffix}")
             if resume or not partial.exists():
                 return partial, partial.exists()
-            log.warning(
-                f"an earlier recording that was cut off, or is going on, lies in {partial}; give "
-                "it another name to use it"
-            )
+            words = f"or is going on, lies in {partial}; give it another name to use it"
+            log.warning(f"an earlier recording that was cut off, {words}")
         raise AssertionError
 
     def _check_space(self, needed: int, notes: Mapping[str, Any] | None = None) -> None:

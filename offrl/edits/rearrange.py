@@ -173,10 +173,8 @@ def _check_same_task(first: DemoFile, other: DemoFile) -> None:
             )
     one, two = ((file.env_args or {}).get("env_version") for file in (first, other))
     if one != two:
-        log.warning(
-            f"{other.path}: recorded with version {two} of the simulator, {first.path} with {one}: "
-            "the same actions may do something else"
-        )
+        words = f"{first.path} with {one}: the same actions may do something else"
+        log.warning(f"{other.path}: recorded with version {two} of the simulator, {words}")
 
 
 def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:

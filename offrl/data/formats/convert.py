@@ -121,10 +121,8 @@ def _warn(source: Episodes, to: str, first: dict[str, Any], kept: StepTypes, by_
         left_out = ", ".join(dict.fromkeys([*names, *unread]))
         log.warning(f"{source.path}: left out is {left_out}: {', or '.join(reasons)}")
     if "obs" not in groups:
-        log.warning(
-            f"{source.path}: has no observations; go on with offrl images, which makes them, and "
-            "rewards, of the simulator's states"
-        )
+        remedy = "go on with offrl images, which makes them, and rewards, of the simulator's states"
+        log.warning(f"{source.path}: has no observations; {remedy}")
     elif FORMATS[to].needs and "next_obs" not in groups:
         log.warning(
             f"{source.path}: does not say what followed the last step of each demonstration; its "

@@ -124,9 +124,8 @@ class DemoFile(Demos):
             raise ValueError(f"{self.path}: filter key mask/{filter_key} {what}")
         if len(names) < len(listed):
             twice = next(name for name in names if listed.count(name) > 1)
-            log.warning(
-                f"{self.path}: mask/{filter_key} names {twice} more than once; it is used once"
-            )
+            words = f"names {twice} more than once; each demonstration is used once"
+            log.warning(f"{self.path}: mask/{filter_key} {words}")
         held_out = held_out_key(filter_key)
         if held_out in keys and (shared := sorted(set(names) & set(self.mask(held_out)))):
             log.warning(
