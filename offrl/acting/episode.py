@@ -39,8 +39,7 @@ class Misfit(ValueError):
 class Subgoal:
     """The observation that a policy of several levels wants next."""
 
-    #: Where it wants the end effectors to be, ``{key: [3]}``: observations in metres, by the names
-    #: that the environment has for them.
+    #: Where it wants the end effectors, ``{key: [3]}``: in metres, by the environment's names.
     positions: dict[str, np.ndarray]
     steps_left: int  #: The number of actions that will follow it after the last one.
 
@@ -64,8 +63,7 @@ class Policy:
     obs_keys: Sequence[str] = ()
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        """Forget the last episode of ``env``. What is drawn at random in the coming one depends
-        on ``seed`` alone, if there is one."""
+        """Forget the last episode of ``env``. Draws of the coming one depend on ``seed`` alone."""
 
     def act(
         self, obs_by_env: ObsByEnv, goal_by_env: GoalByEnv = None, reward_by_env: RewardByEnv = None
@@ -76,8 +74,7 @@ class Policy:
         raise NotImplementedError(type(self).__name__)
 
     def subgoal(self, env: int = 0) -> Subgoal | None:
-        """Return the subgoal that the last action in ``env`` follows. ``None`` if there is none, or
-        none that says where the end effectors are to be."""
+        """Return the last action's subgoal in ``env``, if it says where end effectors are to be."""
         return None
 
     def __call__(self, obs: Obs, goal: Obs | None = None, reward: float | None = None) -> Action:

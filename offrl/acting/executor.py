@@ -32,8 +32,7 @@ class Executor:
     """
 
     action_horizon: int
-    #: Each chunk has the weight ``exp(-ensemble * i)``, where ``i`` counts from the oldest one on.
-    #: ``None``: the newest chunk alone counts.
+    #: Chunks weigh ``exp(-ensemble * i)``, ``i`` from the oldest on; ``None``: the newest alone.
     ensemble: float | None = None
     latency: int = 0
     asynchronous: bool = False

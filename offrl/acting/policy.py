@@ -83,8 +83,7 @@ class RolloutPolicy(Policy):
     ``policy = RolloutPolicy(algo); policy.start_episode(); action = policy(obs)`` serves one
     environment; ``act`` serves many, each with an ``Episode`` of its own. The network sees batches
     of ``batch_size`` rows always, and an episode has its row by its seed: the last bits of a result
-    depend on the batch's shape and on the row, but not on what is in the other rows. So there is
-    one size, however few or many environments wait.
+    depend on the batch's shape and on the row, but not on what is in the other rows.
 
     An algorithm that predicts chunks of actions has an ``executor``, which asks for a chunk where
     one is needed. Without a ``batch_size`` these are predicted in batches of the next larger of a
@@ -139,8 +138,7 @@ class RolloutPolicy(Policy):
         return self.policy.global_config.algo_name
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        """Forget the last episode of ``env``. With a seed, the episode's sampling depends on it
-        alone; without, on torch's global random state."""
+        """Forget the last episode of ``env``. Sampling depends on the seed, or on torch's state."""
         if self._keeps_state:
             others = self._episodes.keys() - {env}
             if others:
@@ -151,11 +149,10 @@ class RolloutPolicy(Policy):
                 )
             self.policy.reset()
         self.policy.set_eval()
-        self._episodes[env] = Episode(
-            row=(env if seed is None else seed) % (self.batch_size or 1),
-            num_frames=self.policy.global_config.train.frame_stack,
-            generator=None if seed is None else torch.Generator().manual_seed(seed),
-        )
+        row = (env if seed is None else seed) % (self.batch_size or 1)
+        num_frames = self.policy.global_config.train.frame_stack
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        self._episodes[env] = Episode(row, num_frames, generator)
 
     def __call__(self, obs: Obs, goal: Obs | None = None, reward: float | None = None) -> Action:
         """Choose an action ``[A]``, or a number if actions are discrete, for the raw observation
@@ -210,11 +207,8 @@ class RolloutPolicy(Policy):
         if followed is None:
             return None
         subgoal, steps_left = followed
-        positions = {
-            key: subgoal[key][0].cpu().numpy()
-            for key in self._keys["obs"]
-            if key.endswith(EEF_POS) and key in subgoal
-        }
+        keys = [key for key in self._keys["obs"] if key.endswith(EEF_POS) and key in subgoal]
+        positions = {key: subgoal[key][0].cpu().numpy() for key in keys}
         return Subgoal(positions, int(steps_left)) if positions else None
 
     def _in_batches(self, envs: Iterable[int]) -> Iterator[dict[int, int]]:
@@ -289,8 +283,7 @@ class RolloutPolicy(Policy):
     def _get_action(
         self, obs: dict[str, torch.Tensor], goal: Any, state: Any, generators: Any
     ) -> tuple[torch.Tensor, Any]:
-        """Do what ``act`` does, for an algorithm that has none: it draws from torch's global random
-        state, which is the episode's meanwhile."""
+        """Act by ``get_action``, with torch's global random state as the episode's meanwhile."""
         if self.policy.global_config.train.frame_stack == 1:
             obs = tree.map_leaves(lambda x: x[:, 0], obs)
         if generators is None:

@@ -15,8 +15,7 @@ from offrl.registry import ENVS, shown
 
 log = logging.getLogger(__name__)
 
-# The meaning of numbers in robomimic's `env_args["type"]`. A name, also one of a user's own module
-# that registers in ENVS, serves as well.
+# robomimic's numbers in `env_args["type"]`; names in ENVS, also of a user's own, serve as well.
 ROBOMIMIC_TYPES: dict[Any, str] = {1: "robosuite", 2: "gymnasium"}
 
 
@@ -32,8 +31,7 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
 
     env_args: as they stand in data and checkpoints. Some have ``wrappers``, see
         ``offrl.envs.wrappers.wrapped``.
-    obs_keys: the observations that are needed; a simulator (``observe_only(keys)``) may leave out
-        others, and what they cost. ``None`` for all.
+    obs_keys: those needed; simulators with ``observe_only`` may leave out others. ``None``: all.
     """
     check_modules(env_args)
     kind = env_args.get("type", "gymnasium")
@@ -72,8 +70,7 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
 
 
 def check_modules(env_args: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if a module that is not allowed (``offrl.modules``) would make the
-    environment or one of its wrappers."""
+    """Refuse environments and wrappers of modules that are not allowed (``offrl.modules``)."""
     if not isinstance(env_args, Mapping):
         raise ValueError(f"env_args must be an object with env_name, not {env_args!r}")
     name = env_args.get("env_name")
@@ -90,8 +87,7 @@ def check_modules(env_args: Mapping[str, Any]) -> None:
 
 
 def observe_only(env: Any, keys: Sequence[str] | None) -> None:
-    """Tell a simulator that can leave out observations which ones are needed. One inside of a
-    wrapper is not told, because the wrapper may read others."""
+    """Tell a simulator which observations are needed; not in a wrapper, which may read others."""
     if hasattr(type(env), "observe_only"):
         env.observe_only(keys)
 

@@ -29,23 +29,13 @@ class AtariEnv(GymnasiumEnv):
     kind = "atari"
     plain_name = "image"
 
-    def _make(
-        self,
-        env_name: str,
-        noop_max: int = 30,
-        frame_skip: int = 4,
-        terminal_on_life_loss: bool = False,
-        **env_kwargs: Any,
-    ) -> gymnasium.Env:
+    def _make(self, env_name: str, **env_kwargs: Any) -> gymnasium.Env:
+        options: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "terminal_on_life_loss": False}
+        options |= {name: env_kwargs.pop(name) for name in options.keys() & env_kwargs.keys()}
         ale_py = needed("ale_py", "atari", "the Arcade Learning Environment is missing")
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         gymnasium.register_envs(ale_py)
         own = {"frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "grayscale"}
         own |= {"max_episode_steps": LONGEST}
-        return AtariPreprocessing(
-            super()._make(env_name, **own | env_kwargs),
-            noop_max,
-            frame_skip,
-            terminal_on_life_loss=terminal_on_life_loss,
-            grayscale_newaxis=True,
-        )
+        game = super()._make(env_name, **own | env_kwargs)
+        return AtariPreprocessing(game, **options, grayscale_newaxis=True)

@@ -53,12 +53,8 @@ class GymnasiumAdapter(gymnasium.Wrapper):
         self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any], kind: int | str = 2
     ):
         super().__init__(env)
-        self._args: dict[str, Any] = {
-            "env_name": env_name,
-            "env_version": gymnasium.__version__,
-            "type": kind,
-            "env_kwargs": env_kwargs,
-        }
+        self._args: dict[str, Any] = {"env_name": env_name, "env_version": gymnasium.__version__}
+        self._args |= {"type": kind, "env_kwargs": env_kwargs}
         self._success: bool | None = None  # unknown
         self._name_observations()
 

@@ -77,8 +77,7 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         return obs, reward, terminated, truncated, info
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """Return the action that follows the ``last`` one ``[A]`` while there is no next one: the
-        hand does not move, and the fingers go on."""
+        """Return an action ``[A]`` for want of one: the hand stays, fingers do as in ``last``."""
         return np.array([0.0, 0.0, 0.0, 0.0 if last is None else last[3]])
 
     def serialize(self) -> dict[str, Any]:

@@ -92,8 +92,7 @@ def film_states(
 
 
 class ActionReplay:
-    """A demonstration's actions, taken once more from where it began: in its first state or, where
-    the simulator has none, in an episode of the same seed.
+    """Repeats a demonstration's actions from its first state or, without states, by its seed.
 
     ``divergence`` ``[T]`` is, before each action, the largest difference between any position or
     velocity recorded and replayed (of observations, where there are no states).
@@ -141,9 +140,7 @@ def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.
 
 def visited(env: Any, demo: Mapping[str, Any]) -> Iterator[Any]:
     """Put the simulator into each recorded state, and yield the observation there."""
-    scene = (
-        {"model": demo["model_file"]} if len(demo["states"]) else {}
-    )  # for the first state alone
+    scene = {"model": demo["model_file"]} if len(demo["states"]) else {}  # first state only
     for state in demo["states"]:
         yield env.reset_to({"states": state, **scene})
         scene = {}

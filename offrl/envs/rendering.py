@@ -1,9 +1,15 @@
-"""Finds the OpenGL back end that MuJoCo can render with on this machine."""
+"""Pictures of environments: the OpenGL back end that MuJoCo can render with here, windows that show
+them in real time, and one in which a person drives an arm from the keyboard."""
 
+import itertools
 import os
 import subprocess
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from offrl.processes import program
 
@@ -61,3 +67,145 @@ def needed_backend(needs: str = "") -> str:
         why = f"{needs}: " if needs else ""
         raise ValueError(f"{why}no rendering back end works here; {INSTALL_HINT}")
     return backend
+
+
+FPS = 20  # of environments that do not say
+ESCAPE = "\x1b"
+_WINDOW_PROBE = "import cv2; cv2.namedWindow('offrl'); cv2.waitKey(1)"
+
+
+class Finished(Exception):
+    """Tells that a person has closed the window, or pressed Escape."""
+
+
+def can_show() -> str | None:
+    """Say why no window can be opened here; ``None`` if one can."""
+    lines = complaints(_WINDOW_PROBE)
+    telling = (line for line in lines if "display" in line or "rror" in line)
+    return f"no window can be opened here ({next(telling, lines[-1]):.120})" if lines else None
+
+
+def check_window() -> None:
+    """Raise ``ValueError``, which says why, where no window can be opened."""
+    if why := can_show():
+        raise ValueError(
+            f"{why}; run it where there is a display (a desktop, ssh -X, VNC), with opencv-python "
+            "and not its headless variant"
+        )
+
+
+def frame_rate(env: Any) -> int:
+    """Return the number of frames in a second of an environment's time."""
+    return (getattr(env, "metadata", None) or {}).get("render_fps") or FPS
+
+
+def free_name(path: Path) -> Path:
+    """Return ``path``, or where something is there already, the same with the first free number."""
+    numbered = (path.with_stem(f"{path.stem}-{i}") for i in itertools.count(2))
+    return next(name for name in itertools.chain([path], numbered) if not name.exists())
+
+
+class Screen:
+    """Shows frames. ``Finished`` is raised when a person closes it or presses Escape."""
+
+    def __init__(self, title: str, fps: float = FPS):
+        import cv2
+
+        self.title, self._period = title, 1 / fps
+        self._due = time.monotonic()
+        # OpenCV's own buttons would take keys for themselves.
+        cv2.namedWindow(title, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
+
+    def show(self, frame: np.ndarray) -> None:
+        """Show an image ``[H, W, 3]``, and take keys until the next one is due, at least those that
+        wait. Simulation and rendering may take longer."""
+        import cv2
+
+        cv2.imshow(self.title, np.ascontiguousarray(frame[..., ::-1]))
+        self._due = max(self._due + self._period, time.monotonic())
+        while True:
+            left = int(1000 * (self._due - time.monotonic()))
+            code = cv2.waitKey(max(left, 1))
+            if cv2.getWindowProperty(self.title, cv2.WND_PROP_VISIBLE) < 1:
+                raise Finished
+            if code >= 0:
+                self.take(chr(code & 0xFF).lower())
+            elif left <= 1:
+                return
+
+    def take(self, key: str) -> None:
+        """Do what a key asks for."""
+        if key == ESCAPE:
+            raise Finished
+
+    def close(self) -> None:
+        import cv2
+
+        cv2.destroyAllWindows()
+
+
+# Components of actions, and keys that move them. The camera looks at the robot: "away" is to it.
+PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # of keys, for less and for more of a component
+MOVES = {pair[i]: (part, 2 * i - 1) for part, pair in enumerate(PAIRS) for i in (0, 1)}
+HELP = (
+    "w s a d  away, near, left, right   r f  up, down",
+    "z x t g c v  turn   space  open, close the gripper",
+    "backspace  once more from the start   esc  finish",
+)
+WINDOW, PIXELS = "offrl teleoperate", 512
+GRIPPER, BACKSPACE = " ", "\b"
+STRENGTH = 0.5  # of the motion that a key stands for
+HELD = 0.12  # seconds that a key moves the arm after it was heard of; held down it repeats faster
+
+
+class Discarded(Exception):
+    """Tells that the operator throws the episode away."""
+
+
+class Operator(Screen):
+    """Answers observations as a policy does (``run_episode``), with what the keyboard says.
+
+    An action is ``[x, y, z, three rotations, gripper]``. Steps come at ``control_freq`` Hz at most.
+    Escape throws the episode that goes on away.
+    """
+
+    def __init__(self, env: Any, control_freq: float):
+        shape = env.action_space.shape
+        if shape != (7,):
+            raise ValueError(
+                f"the keyboard drives one arm by its pose and a gripper, 7 numbers, and actions "
+                f"have {shape[0]} here; name one robot and a controller of poses (--env-kwargs)"
+            )
+        super().__init__(WINDOW, control_freq)
+        self.env, self.caption = env, ""
+        self._heard: dict[str, float] = {}  # when a key was heard of last
+        self._is_closed = False
+
+    def start_episode(self, caption: str) -> None:
+        self.caption, self._is_closed = caption, False
+        self._heard.clear()
+
+    def __call__(self, obs: Any, goal: Any = None, reward: float = 0.0) -> np.ndarray:
+        import cv2
+
+        picture = np.full((PIXELS + 80, PIXELS, 3), 255, np.uint8)
+        picture[:PIXELS] = self.env.render(size=PIXELS)
+        for line, text in enumerate((self.caption, *HELP)):
+            where, font = (8, PIXELS + 17 + 18 * line), cv2.FONT_HERSHEY_SIMPLEX
+            cv2.putText(picture, text, where, font, 0.45, (0, 0, 0), 1, cv2.LINE_AA)
+        self.show(picture)
+        now = time.monotonic()
+        action = np.zeros(7, dtype=np.float32)
+        for key, (part, sign) in MOVES.items():
+            if now - self._heard.get(key, -HELD) < HELD:
+                action[part] += sign * STRENGTH
+        action[6] = 1 if self._is_closed else -1
+        return action
+
+    def take(self, key: str) -> None:
+        super().take(key)
+        if key == BACKSPACE:
+            raise Discarded
+        if key == GRIPPER:
+            self._is_closed = not self._is_closed
+        self._heard[key] = time.monotonic()

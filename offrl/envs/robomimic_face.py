@@ -11,7 +11,7 @@ import numpy as np
 
 from offrl.acting.episode import finite, stepped
 from offrl.envs.gymnasium import GymnasiumAdapter, name_of
-from offrl.envs.window import check_window
+from offrl.envs.rendering import check_window
 
 
 class RobomimicFace:

@@ -22,8 +22,7 @@ class Adapted(gymnasium.Env):
     Its ``reset`` gives the observation alone, or an observation and ``info``. Its ``step`` gives
     gymnasium's five values, or four: then the third says whether the episode is over, and
     ``truncated`` (or ``TimeLimit.truncated``) in ``info`` says whether it was cut off. The spaces
-    are those of the object, or of its ``env``, which is seeded as well. Raises ``ValueError`` for
-    an object without methods or spaces.
+    are those of the object, or of its ``env``, which is seeded. ``ValueError`` if one is missing.
     """
 
     def __init__(self, own: Any):

@@ -15,8 +15,7 @@ from offrl.config import RolloutConfig
 from offrl.envs.workers import EnvPool
 from offrl.intervals import wilson_interval
 
-# Episode seeds come in disjoint blocks, so that no initial state of a demonstration is a test
-# case, and no test case was used to choose a checkpoint.
+# Disjoint blocks of seeds: test cases are of no demonstration, and chose no checkpoint.
 TEST_SEEDS = 0
 SELECTION_SEEDS = 1_000_000
 COLLECTION_SEEDS = 2_000_000
@@ -54,11 +53,8 @@ def with_latency(
             f"{env_args.get('env_name')!r} is not known; say how many make a second"
         )
     executor: Any = policy.executor
-    executor = replace(
-        executor,
-        latency=math.ceil(rollout.latency_ms * (frequency or 0) / 1000 - 1e-9),
-        asynchronous=rollout.asynchronous,
-    )
+    latency = math.ceil(rollout.latency_ms * (frequency or 0) / 1000 - 1e-9)
+    executor = replace(executor, latency=latency, asynchronous=rollout.asynchronous)
     return RolloutPolicy(policy.policy, policy.batch_size, policy.instruction, executor)
 
 

@@ -49,9 +49,7 @@ def check_measurable(algo: Any, fqe_steps: int) -> None:
     """Raise ``ValueError`` for an algorithm that ``proxies`` cannot measure."""
     name, key = algo.global_config.algo_name, "experiment.proxies"
     if isinstance(algo, PlannerAlgo):
-        raise ValueError(
-            f"{name}: it proposes subgoals, not actions; leave this out ({key}.enabled=false)"
-        )
+        raise ValueError(f"{name}: it proposes subgoals, not actions; set {key}.enabled=false")
     if not callable(getattr(algo, "act", None)):
         raise ValueError(f"{name}: proxies need many actions at once; define act beside get_action")
     if fqe_steps and algo.global_config.train.goal_rewards:

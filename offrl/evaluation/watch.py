@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Policy, run_episode
-from offrl.envs.window import Finished, Screen, frame_rate
+from offrl.envs.rendering import Finished, Screen, frame_rate
 from offrl.video import write_video
 
 

@@ -13,7 +13,7 @@ from offrl.assembly.spaces import env_args_of, with_images
 from offrl.assembly.start import Configs, complete
 from offrl.envs import make_env
 from offrl.envs.gymnasium import GymnasiumEnv
-from offrl.envs.window import Screen, can_show, frame_rate
+from offrl.envs.rendering import Screen, can_show, frame_rate
 from offrl.seeding import seed_everything
 
 log = logging.getLogger(__name__)

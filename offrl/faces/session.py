@@ -18,8 +18,8 @@ from offrl.assembly.start import Configs, check_spaces, check_statistics, comple
 from offrl.checkpoint import read_checkpoint, while_loading
 from offrl.config import Config
 from offrl.config.files import find_config
+from offrl.envs.rendering import Finished, free_name
 from offrl.envs.vector import ListVector, Setup
-from offrl.envs.window import Finished, free_name
 from offrl.envs.wrappers import adapted
 from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, watch
 from offrl.faces.by_hand import ByHand

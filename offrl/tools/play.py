@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.checkpoint import env_args_of, policy_from_checkpoint
     from offrl.envs import make_env
-    from offrl.envs.rendering import working_backend
-    from offrl.envs.window import can_show, free_name
+    from offrl.envs.rendering import can_show, free_name, working_backend
     from offrl.evaluation import TEST_SEEDS, requests_of, summarize, watch
     from offrl.training.progress import success_line
     from offrl.video import encoder

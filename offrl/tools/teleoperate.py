@@ -32,8 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.acting.episode import EpisodeRequest, run_episode
     from offrl.data.writer import DemoWriter
     from offrl.envs import ROBOSUITE_KWARGS, make_env
-    from offrl.envs.rendering import needed_backend
-    from offrl.envs.window import Discarded, Finished, Operator, check_window
+    from offrl.envs.rendering import Discarded, Finished, Operator, check_window, needed_backend
     from offrl.evaluation import COLLECTION_SEEDS
 
     env_kwargs = ROBOSUITE_KWARGS | args.env_kwargs

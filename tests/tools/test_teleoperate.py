@@ -17,7 +17,7 @@ from gymnasium.spaces import Box
 
 from offrl.__main__ import main
 from offrl.envs import ROBOSUITE_KWARGS, make_env
-from offrl.envs.window import WINDOW, Operator
+from offrl.envs.rendering import WINDOW, Operator
 from offrl.evaluation import COLLECTION_SEEDS
 
 LIFT = {"env_name": "Lift", "type": 1, "env_kwargs": ROBOSUITE_KWARGS}

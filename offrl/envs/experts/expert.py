@@ -28,8 +28,7 @@ def demonstrator(task: str, horizon: int, styles: Sequence[str] = ()) -> Callabl
     """Decorate a function ``obs -> action``, to register it as the demonstrator of a task.
 
     horizon: the steps that suffice for its episodes.
-    styles: the ways in which it can solve the task; it is then called with ``(obs, style)``, where
-        ``None`` stands for the shortest way.
+    styles: the ways it can take; it is then called with ``(obs, style)``, ``None``: the shortest.
     """
 
     def register(expert: F) -> F:
@@ -79,8 +78,7 @@ class ExpertPolicy(Policy):
         self._episodes: dict[int, tuple[list[str], float, np.random.Generator]] = {}
 
     def attributes(self, seed: int) -> dict[str, Any]:
-        """Return what is noted of an episode: its seed and, if there are several, its style, of
-        which each is combined with each level of noise."""
+        """Return an episode's seed and its style, if any; each comes with each level of noise."""
         turn = seed // len(self.levels)
         style = {"style": self.styles[turn % len(self.styles)]} if self.styles else {}
         return {"seed": seed, **style}

@@ -79,8 +79,7 @@ def lift(obs: Mapping[str, np.ndarray]) -> np.ndarray:
     move = action(offset + [0.0, 0.0, height], OPEN)
     around_cube = sideways < 0.015 and abs(offset[2]) < 0.025
     if around_cube:
-        # The pull upwards, balanced by the funnel, cannot lose a cube that does not follow yet
-        # (one held by its corners is 6 cm wide).
+        # Balanced by the funnel, the pull cannot lose a cube that lags (6 cm wide by its corners).
         move[2] += 0.45 * np.clip((0.07 - width) / 0.02, 0.0, 1.0)
         move[-1] = CLOSE
     return move

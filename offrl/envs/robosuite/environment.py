@@ -86,8 +86,7 @@ class RobosuiteEnv(DemonstratedGoals):
 
     @staticmethod
     def kwargs_of(env_args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that an environment of ``env_args`` is made with: those of robosuite
-        1.2 to 1.4 are written as this version takes them."""
+        """Write the arguments of ``env_args``, also of 1.2 to 1.4, as this version takes them."""
         _check_task(env_args["env_name"], is_liberos="bddl_file" in env_args)
         return kwargs_for_installed(env_args)
 
@@ -97,8 +96,7 @@ class RobosuiteEnv(DemonstratedGoals):
         return self._env
 
     def observe_only(self, keys: Sequence[str] | None) -> None:
-        """Let observations lack all others than ``keys`` from the next reset on, so that these need
-        not be computed. ``None`` or none: all again."""
+        """Compute no observations but ``keys`` from the next reset on. ``None`` or none: all."""
         self._sensors.ask(keys if {*(keys or ())} <= self._sensed else None)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> ResetValues:
@@ -130,16 +128,14 @@ class RobosuiteEnv(DemonstratedGoals):
         return success if isinstance(success, dict) else {"task": bool(success)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return ``model``, the MJCF text with asset paths from ``robosuite/`` on, and ``states``,
-        the flat MuJoCo state ``[S]``."""
+        """Return ``model``, MJCF text with paths from ``robosuite/`` on, and ``states`` ``[S]``."""
         if self._model_text is None:
             self._model_text = self._scenes.written().replace(self._assets_root, "")
         flat = np.array(self._env.sim.get_state().flatten())
         return {"model": self._model_text, "states": flat}
 
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Go to a state of ``get_state``; without ``model`` within the present scene. A model of
-        robosuite 1.2 to 1.4 gets this version's robots."""
+        """Go to a state of ``get_state``, without ``model`` in this scene; robots are 1.5's."""
         self._seed = None  # which says nothing of this state
         if "model" in state:
             self._sensors.before_reset()
@@ -246,11 +242,8 @@ class RobosuiteEnv(DemonstratedGoals):
         if raw is None:
             raw = self._env._get_observations(force_update=True)
         robots = tuple(robot.robot_model.naming_prefix for robot in self._env.robots)
-        obs = {
-            k: np.array(v)
-            for k, v in raw.items()
-            if k.startswith(robots) and not (k.endswith("proprio-state") or is_image(k))
-        }
+        sensed = {k: v for k, v in raw.items() if k.startswith(robots) and not is_image(k)}
+        obs = {k: np.array(v) for k, v in sensed.items() if not k.endswith("proprio-state")}
         # OpenGL's images are upside down.
         obs |= {k: np.array(v[::-1]) for k, v in raw.items() if is_image(k)}
         if "object-state" in raw:

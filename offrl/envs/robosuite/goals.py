@@ -7,7 +7,7 @@ the gripper's part, is the same in both. Import it after robosuite.
 """
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from robosuite.controllers.composite.composite_controller import CompositeController
@@ -15,18 +15,12 @@ from robosuite.controllers.parts.arm.osc import OperationalSpaceController
 from scipy.spatial.transform import Rotation
 
 
-class Arm(NamedTuple):
-    robot: Any
-    controller: Any
-    part: slice  # of the action
-
-
 class ArmGoals:
     """The goals of an environment's arms; ``ValueError`` if those are not given as said above."""
 
     def __init__(self, env: Any):
         self._env = env
-        reasons = [why for arm in self._arms() if (why := _unlike(arm))]
+        reasons = [why for robot, arm, _ in self._arms() if (why := _unlike(robot, arm))]
         for robot in env.robots:
             known = {*robot.arms, *robot.composite_controller.grippers}
             if others := [name for name in robot.part_controllers if name not in known]:
@@ -36,12 +30,12 @@ class ArmGoals:
                 f"{type(env).__name__}: {reasons[0]}; only of arms under OSC_POSE or OSC_POSITION "
                 "with impedance_mode fixed is it known what actions aim at"
             )
-        parts = [np.arange(arm.part.start, arm.part.stop) for arm in self._arms()]
+        parts = [np.arange(part.start, part.stop) for *_, part in self._arms()]
         self.motions = np.concatenate(parts)  # the numbers in an action that move arms
 
     def are(self, input_type: str) -> bool:
         """Say whether all arms take ``delta`` or ``absolute`` actions."""
-        return all(arm.controller.input_type == input_type for arm in self._arms())
+        return all(controller.input_type == input_type for _, controller, _ in self._arms())
 
     def absolute(self, action: np.ndarray) -> np.ndarray:
         """Turn a relative action ``[A]`` in the present state into an absolute one."""
@@ -94,14 +88,14 @@ class ArmGoals:
             configs.append(config)
         return configs if len(configs) > 1 else configs[0]
 
-    def _arms(self) -> list[Arm]:
-        """Return the present controllers: each reset makes new ones."""
+    def _arms(self) -> list[tuple[Any, Any, slice]]:
+        """Return robots, arms' present controllers (resets make new ones), and parts of actions."""
         arms, begin = [], 0
         for robot in self._env.robots:
             for name, (first, last) in robot.composite_controller._action_split_indexes.items():
                 if name in robot.arms:
-                    controller = robot.part_controllers[name]
-                    arms.append(Arm(robot, controller, slice(begin + first, begin + last)))
+                    part = slice(begin + first, begin + last)
+                    arms.append((robot, robot.part_controllers[name], part))
             begin += robot.action_dim
         return arms
 
@@ -114,13 +108,13 @@ def _pose(controller: Any) -> tuple[np.ndarray, np.ndarray]:
     return pose[:3, 3], pose[:3, :3]
 
 
-def _unlike(arm: Arm) -> str | None:
+def _unlike(robot: Any, controller: Any) -> str | None:
     """Say what of an arm is not as the module says; ``None`` if all is."""
-    controller, composite = arm.controller, arm.robot.composite_controller
+    composite = robot.composite_controller
     if type(composite) is not CompositeController:
-        return f"{arm.robot.name} is controlled by {type(composite).__name__}"
+        return f"{robot.name} is controlled by {type(composite).__name__}"
     if type(controller) is not OperationalSpaceController:
-        return f"an arm of {arm.robot.name} is controlled by {controller.name}"
+        return f"an arm of {robot.name} is controlled by {controller.name}"
     if controller.impedance_mode != "fixed":
-        return f"actions for {arm.robot.name} set its impedance as well"
+        return f"actions for {robot.name} set its impedance as well"
     return None

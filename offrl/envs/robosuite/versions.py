@@ -31,11 +31,9 @@ DEFAULT = {
 RENAMED = {"damping": "damping_ratio", "damping_limits": "damping_ratio_limits"}
 # The difference that 1.5 makes to the same actions.
 CHANGED = {
-    "OSC_POSE": "an action without rotation holds the hand's present orientation, not the last "
-    "one that was asked for",
+    "OSC_POSE": "an action without rotation holds the hand's present orientation, not the goal",
     "OSC_POSITION": "the hand holds its present orientation and is not kept pointing down",
-    "IK_POSE": "inverse kinematics are another solver's, and give positions of joints for what "
-    "were velocities",
+    "IK_POSE": "inverse kinematics are another solver's, and give joint positions, not velocities",
 }
 EARLIER_OBJECTS = "offrl_earlier_objects"  # in env_kwargs: ``object`` is laid out as before 1.5
 # Sensors that came last among those of objects, and sensors that had another sign.
@@ -169,8 +167,7 @@ def lay_out_as_earlier(env: Any) -> None:
 
 
 def earlier_order(names: Sequence[str]) -> list[str]:
-    """Sort names of sensors in 1.5's order as 1.2 to 1.4 had them: of each object its pose, and
-    then that relative to a hand; and ``LAST``."""
+    """Sort 1.5's sensors as in 1.2 to 1.4: each object's pose, then that to a hand; ``LAST``."""
 
     def thing(name: str) -> str:
         return re.sub(r"(_to_robot\d+_\w*eef)?_(pos|quat)$", "", name)

@@ -167,10 +167,7 @@ class Contract:
             raise ValueError(f"{self.named(row)}: the final obs {key!r} is {NOT_FINITE}; {REMEDY}")
 
     def _not_finite(self, obs: Batch) -> str | None:
-        for key in self._floats:
-            if not np.isfinite(obs[key]).all():
-                return key
-        return None
+        return next((key for key in self._floats if not np.isfinite(obs[key]).all()), None)
 
     def check_length(self, row: int, length: int) -> None:
         """Refuse an episode that does not end, in an environment without a time limit."""

@@ -1,5 +1,4 @@
-"""Vectors of environments that are gymnasium's own, or made with its API; the numbers, arrays and
-random generators of one can be copied and put back."""
+"""Vectors of environments that are gymnasium's own, or made with its API, and copies of them."""
 
 import copy
 import logging
@@ -239,8 +238,7 @@ class GymnasiumVector(VectorEnv):
     def _renewed(
         self, raw: Any, ended: np.ndarray, infos: Mapping[str, Any]
     ) -> tuple[dict[int, Batch], Any]:
-        """Return the last observations of the episodes that ended, and the observations of all
-        environments once the next ones have begun."""
+        """Return last observations of episodes, and all once the next ones have begun."""
         if self._mode is AutoresetMode.DISABLED:
             last = self._contract.observed(raw, (self.num_envs,))
             raw, _ = self._call("reset", options={"reset_mask": ended.copy()})

@@ -43,8 +43,7 @@ def pools(address: str | None) -> Iterator[type[EnvPool]]:
 
 
 class RayPool(EnvPool):
-    """An ``EnvPool`` whose workers are actors of the connected Ray (``cluster.connected``), each of
-    one CPU, with a copy of the policy on the CPU.
+    """An ``EnvPool`` of actors of Ray (``cluster.connected``), each with one CPU and the policy.
 
     num_workers: the number of actors; ``None``: one for each CPU of the cluster, and never more. It
         falls to the number of those that find a free CPU.

@@ -225,8 +225,7 @@ class EnvPool(AbstractContextManager):
                 raise ValueError(f"the environment {name!r}: {result.error}")
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
-        """Run episodes, and yield results in the order in which episodes end. A lost episode is
-        tried three times; then its result has an ``error``."""
+        """Run episodes, and yield results as they end, with an ``error`` if lost three times."""
         policy = as_policy(policy)
         slots = self._slots(policy, len(requests))
         todo = deque(requests)

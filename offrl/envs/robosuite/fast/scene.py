@@ -49,8 +49,7 @@ class Sensors:
         self.asked = tuple(keys or ()) if self._may_leave_out else ()
 
     def before_reset(self) -> None:
-        """Let the reset compute all sensors but those of cameras: it may change which sensor reads
-        which, but none reads what cameras see."""
+        """Let resets compute all sensors: they may change which reads which; none reads cameras."""
         for sensor in self._left_out:
             sensor._enabled = True
         self._left_out = []
@@ -343,8 +342,7 @@ def _focus(sim: Any) -> None:
 
 def _close_camera(sim: Any) -> None:
     """Free what a simulator renders with in its own context. robosuite leaves it to the garbage
-    collector, who does it at any time, in the context of the simulator that is rendered then, and
-    that one's pictures are spoilt from there on."""
+    collector, who does it at any time, in whichever context is current, and spoils its pictures."""
     if sim is not None:  # a closed environment has none
         _focus(sim)
         sim._render_context_offscreen = None
