@@ -5,7 +5,6 @@ maximum likelihood; the mixture is BC-GMM of Mandlekar et al. (2021, arXiv:2108.
 discrete actions it is classification.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,8 +24,6 @@ from offrl.config import AlgoConfig, Count, NonNegative, Section
 from offrl.config.networks import GaussianConfig, GMMConfig, RNNConfig, TransformerConfig, VAEConfig
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
-
-log = logging.getLogger(__name__)
 
 LOG_NAMES = {  # of the terms of losses; robomimic's
     "l2": "L2_Loss",
@@ -133,23 +130,15 @@ class BC(PolicyAlgo):
         train, rnn = self.global_config.train, self.algo_config.rnn
         transformer = self.algo_config.transformer
         context = transformer.context_length
-        if transformer.enabled and context != train.frame_stack:
-            raise ValueError(
-                f"train.frame_stack: {train.frame_stack}, but algo.transformer.context_length is "
-                f"{context}; set both to the same number"
-            )
+        if transformer.enabled:
+            self.global_config.check_window("frame_stack", "transformer.context_length")
         if transformer.enabled and transformer.pred_future_acs and train.seq_length < context:
             raise ValueError(
                 f"train.seq_length: {train.seq_length}, but algo.transformer.pred_future_acs needs "
                 f"the actions of {context} steps to come; set it to {context}"
             )
         if rnn.enabled and train.frame_stack - 1 + train.seq_length < rnn.horizon:
-            log.warning(
-                "train.seq_length: %d, but the policy will remember algo.rnn.horizon = %d steps "
-                "while acting; set both to the same number",
-                train.seq_length,
-                rnn.horizon,
-            )
+            self.global_config.check_window("seq_length", "rnn.horizon", may_be_less=True)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         seen, targets, *_ = self._steps()

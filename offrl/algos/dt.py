@@ -79,18 +79,7 @@ class DT(PolicyAlgo):
 
     def _create_networks(self) -> None:
         config, train = self.algo_config, self.global_config.train
-        if train.seq_length > config.context_length:
-            raise ValueError(
-                f"train.seq_length: {train.seq_length} steps, but algo.context_length is "
-                f"{config.context_length}; set both to the same number"
-            )
-        if train.seq_length < config.context_length:
-            log.warning(
-                "train.seq_length: %d, but the policy will remember algo.context_length = %d steps "
-                "while acting; set both to the same number",
-                train.seq_length,
-                config.context_length,
-            )
+        self.global_config.check_window("seq_length", "context_length", may_be_less=True)
         if train.rewards != RewardsConfig():
             raise ValueError(
                 "train.rewards: while acting, dt counts rewards as the environment gives them; "

@@ -101,7 +101,7 @@ class VAEConfig(Section):
             if prior[switch] and not prior.learn:
                 raise ValueError(f"{place}.prior.{switch}: needs {place}.prior.learn")
         if prior.use_gmm and prior.use_categorical:
-            raise ValueError(f"{place}.prior.use_gmm, use_categorical: both are true; enable one")
+            raise ValueError(f"{place}.prior.use_gmm and use_categorical are both true; drop one")
         if self.enabled and not (self.decoder.is_conditioned or prior.is_conditioned):
             raise ValueError(
                 f"{place}: neither decoder nor prior is conditioned, so the policy would see "

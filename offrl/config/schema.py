@@ -1,9 +1,11 @@
 """A config, and its sections ``experiment``, ``observation`` and ``meta``, as robomimic has
 them."""
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +16,8 @@ from offrl.config.online import LONGEST_EPISODE, DistributedConfig
 from offrl.config.section import Count, FreeMap, KeyLists, Map, MustBe, Section, without_effect
 from offrl.config.train import TrainConfig
 from offrl.registry import shown
+
+log = logging.getLogger(__name__)
 
 
 class LoggingConfig(Section):
@@ -294,6 +298,20 @@ class Config(Section):
             self.experiment.rollout.horizon = online.horizon or LONGEST_EPISODE
         if num_steps and "random_steps" not in said.get("train", {}).get("online", {}):
             online.random_steps = min(online.random_steps, num_steps // 3)
+
+    def check_window(self, key: str, follows: str, may_be_less: bool = False) -> None:
+        """Raise ``ValueError`` unless a key of ``train`` is as one of ``algo`` says. If it
+        ``may_be_less``, as for a policy that remembers more than its samples show, warn of that."""
+        given, said = self.train[key], attrgetter(follows)(self.algo)
+        if given < said and may_be_less:
+            log.warning(
+                f"train.{key}: {given}, but the policy will remember algo.{follows} = {said} steps "
+                "while acting; set both to the same number"
+            )
+        elif given != said:
+            raise ValueError(
+                f"train.{key}: {given}, but algo.{follows} is {said}; set both to the same number"
+            )
 
     @property
     def all_obs_keys(self) -> list[str]:

@@ -170,7 +170,9 @@ class TrainConfig(Section):
     def _goals_agree(self) -> "TrainConfig":
         total = sum(self.goal_shares.to_dict().values())
         if self.goal_mode == "mixture" and abs(total - 1) > 1e-6:
-            raise ValueError(f"train.goal_shares: the three add up to {total:g}; let it be 1")
+            raise ValueError(
+                f"train.goal_shares: current, future and random add up to {total:g}; let it be 1"
+            )
         if not self.goal_rewards:
             return self
         if self.goal_mode != "mixture" or not self.goal_shares.current:

@@ -74,11 +74,7 @@ class ChunkPolicy(PolicyAlgo):
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         horizon, train = self.algo_config.horizon, self.global_config.train
-        if train.frame_stack != horizon.observation_horizon:
-            raise ValueError(
-                f"train.frame_stack: {train.frame_stack}, but algo.horizon.observation_horizon is "
-                f"{horizon.observation_horizon}; set both to the same number"
-            )
+        self.global_config.check_window("frame_stack", "horizon.observation_horizon")
         if train.seq_length < horizon.chunk_length:
             raise ValueError(
                 f"train.seq_length: {train.seq_length} actions from the present one on, but "
