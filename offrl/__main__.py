@@ -164,8 +164,7 @@ def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 def _nobody_reads() -> bool:
-    """Say whether the reader of the output has ended, as ``head`` does when it has seen enough. The
-    rest of the output then goes nowhere."""
+    """Say whether the reader of the output has ended, as ``head`` does; more is discarded."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, 0)

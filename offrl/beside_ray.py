@@ -48,8 +48,7 @@ def follow() -> str:
 
 
 def clean(folder: str, mark: str) -> None:
-    """Remove the folder, and end all processes that have the mark in their environment. Ray would
-    leave some of them for a minute."""
+    """Remove the folder, and end all processes with the mark, some of which Ray would leave."""
     found = True
     while found:  # what was killed may have started another
         found = False

@@ -12,8 +12,7 @@ NUM_TOKENS = 25  # longer sentences are cut
 
 
 def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
-    """Compute the embedding ``[768]`` of each sentence. Raises ``ValueError`` where the model's
-    weights are neither here nor can be fetched."""
+    """Compute the embedding ``[768]`` of each sentence. Raises ``ValueError`` without weights."""
     sentences = list(dict.fromkeys(sentences))
     if not sentences:
         return {}

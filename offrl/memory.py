@@ -1,5 +1,4 @@
-"""The free memory, which is asked for before memory is used: Linux promises any amount of it, and
-kills a process that uses more than there is."""
+"""Asks what memory is free: Linux promises any amount, and kills a process that uses more."""
 
 import math
 import os

@@ -311,8 +311,7 @@ def in_order(
 
 
 def answer(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    """Call the function ``make_worker(*arguments)`` with each item that comes, and send the result
-    back, until the parent is gone."""
+    """Call ``make_worker(*arguments)`` with each item, and send results until the parent ends."""
     work = make_worker(*arguments)
     while True:
         channel.send(work(channel.receive()))

@@ -37,8 +37,7 @@ class Modality:
 
 
 def register_obs_key(target_class: type[Modality]) -> type[Modality]:
-    """Register a class under its ``name``, as robomimic's function of this name does. It derives
-    from ``Modality``, or ``ValueError`` is raised."""
+    """Register a class under its ``name``; ``ValueError`` unless it derives from ``Modality``."""
     name = getattr(target_class, "name", None)
     if not issubclass(target_class, Modality) or not isinstance(name, str):
         raise ValueError(

@@ -119,9 +119,8 @@ class Direct(torch.optim.Optimizer):
 
     KERNELS: ClassVar[tuple[str, ...]]
 
-    # PyTorch wraps these methods in a function that tells the compiler to leave them alone, and
-    # imports the compiler (torch._dynamo) for that, which takes a third of the start of a training.
-    # Methods without a wrapper stay as they are.
+    # PyTorch wraps these methods so that the compiler leaves them alone, and imports it for that
+    # (torch._dynamo), which takes a third of a training's start. Here they have no wrapper.
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)

@@ -47,8 +47,7 @@ def upgrade_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_real_sizes(config: str, weights: Mapping[str, Any]) -> str:
-    """Give a config the sizes of the U-Net that the weights have: those of ``algo.unet`` changed
-    nothing in robomimic."""
+    """Give a config the sizes of the weights' U-Net: robomimic ignores those of ``algo.unet``."""
     down = "policy.net.down_modules.{}.0.blocks.0.block.0.weight"
     levels = [weights[down.format(i)] for i in range(len(weights)) if down.format(i) in weights]
     time = weights.get("policy.net.diffusion_step_encoder.3.weight")

@@ -2,8 +2,7 @@
 
 A rule gives robomimic's name of a weight and ours, with ``{net}`` (a network and what is above the
 names here), ``{i}`` (a number), ``{key}`` (an observation) and ``{rest}``. robomimic stores some
-weights under two names; the second ones are ``ALIASES``, left out on the way in, written on the
-way out.
+weights under two names; the second ones are ``ALIASES``, left out when read, and written.
 """
 
 import re
@@ -79,8 +78,7 @@ def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Join the weights of ``critic.0``, ``critic.1``, ... to those of one ensemble, whose matrices
-    are transposed. Encoders stay apart."""
+    """Join the weights of ``critic.0``, ... to an ensemble's, transposed. Encoders stay apart."""
     stacked: dict[str, Any] = {}
     members: dict[str, dict[int, Any]] = {}
     for name, value in weights.items():
@@ -98,8 +96,7 @@ def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the weights ``critic.0...``, ``critic.1...`` that an ensemble's weight stands for;
-    another weight alone."""
+    """Yield ``critic.0...``, ``critic.1...`` for an ensemble's weight, and another weight alone."""
     top, _, rest = name.partition(".")
     if not hasattr(nets[top], "num_critics"):
         yield name, value

@@ -84,8 +84,7 @@ class Loop(Recording, ABC):
 
     @abstractmethod
     def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
-        """Write what was learned, to ``path`` or, without one, to where the training goes on from,
-        with the best ``scores`` of a checkpointer."""
+        """Write a checkpoint to ``path``, or else the one to go on from, with best ``scores``."""
 
     @abstractmethod
     def _write_first(self, run: RunFolder) -> None:
@@ -127,8 +126,7 @@ class Loop(Recording, ABC):
 
     @property
     def run(self) -> RunFolder:
-        """Give the run folder. It is made when something is first written, and appears complete, so
-        that every run folder can be gone on with."""
+        """Give the run folder. It appears on first use, complete, so that one can go on with it."""
         if self._run is None:
             self._run = RunFolder.create(self.config, self._write_first)
         return self._run

@@ -18,9 +18,8 @@ class Trainer(Training):
     """Trains on recorded data: ``for record in Trainer(config)(): ...``.
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``: ``progress`` every 100 steps,
-    ``train`` and ``valid`` with an epoch's averages, ``epoch`` at its end. Checkpoints, evaluation,
-    logs and the progress bar are wrappers around the generator. A loop that was left at a record
-    goes on behind it when it is entered again.
+    ``train`` and ``valid`` with an epoch's averages, ``epoch`` at its end. Wrappers around the
+    generator save, evaluate, log and show. A loop that was left at a record goes on behind it.
 
     run: An earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
     """
