@@ -252,9 +252,7 @@ class DemoFile(Demos):
         elif dataset.dtype.kind not in "fiub":
             wrong = "holds no numbers"
         elif (dataset.dtype == np.uint8) != (dtype == np.uint8):
-            wrong = (
-                f"holds {dataset.dtype}, but the first demo {dtype}; store all as uint8, or none"
-            )
+            wrong = f"holds {dataset.dtype}, the first demo {dtype}; store all as uint8, or none"
         if wrong:
             raise ValueError(f"{self.path}: data/{demo}/{key} {wrong}")
         dataset.check_written()
