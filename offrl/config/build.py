@@ -111,9 +111,8 @@ def config_from_content(content: Mapping[str, Any], ignore_unknown: bool = False
 def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """Make a complete config: the defaults of an algorithm with ``overrides`` laid over them.
 
-    What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm,
-    where neither its defaults nor ``overrides`` say it. ``ValueError`` names each wrong key or
-    value.
+    What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm, if
+    neither its defaults nor ``overrides`` say it. ``ValueError`` names each wrong key or value.
 
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
     overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.

@@ -1,5 +1,4 @@
-"""A config, and its sections ``experiment``, ``observation`` and ``meta``, as robomimic has
-them."""
+"""A config and its sections ``experiment``, ``observation`` and ``meta``, as in robomimic."""
 
 import logging
 import os
@@ -148,8 +147,7 @@ with warnings.catch_warnings():
         proxies: ProxiesConfig = ProxiesConfig()
         """Evaluation of the policy without an environment."""
         env_meta_update_dict: FreeMap = {}
-        """Laid over the data's env_args for evaluation: {"env_kwargs": {"reward_shaping":
-        true}}."""
+        """Laid over the data's env_args in evaluation: {"env_kwargs": {"control_freq": 20}}."""
         ckpt_path: str | None = None
         """Checkpoint whose weights a new training starts from. An online training (train.num_steps)
         takes from it what the config does not say, too. null: random weights."""

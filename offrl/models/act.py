@@ -16,8 +16,7 @@ from offrl.specs import GOAL, LANGUAGE, ObsSpec
 
 class KeyTokens(nn.Module):
     """Turns one observation ``[B, T, ...]`` into tokens ``[B, N, D]``: one for each frame of a
-    vector, and one for each place in the feature map of an image whose ``core`` is a backbone
-    alone."""
+    vector, and for each place in the feature map of an image whose ``core`` is a mere backbone."""
 
     places: Tensor
 

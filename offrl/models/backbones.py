@@ -101,8 +101,7 @@ def resnet(depth: int, input_channel: int = 3, first: nn.Module | None = None) -
 
 
 class CoordConv2d(nn.Conv2d):
-    """A convolution that sees each pixel's row and column as two more channels (Liu et al., 2018,
-    arXiv:1807.03247)."""
+    """A convolution that sees each pixel's row and column (Liu et al., 2018, arXiv:1807.03247)."""
 
     def __init__(self, in_channels: int, *args: Any, **kwargs: Any):
         super().__init__(in_channels + 2, *args, **kwargs)

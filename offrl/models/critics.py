@@ -182,8 +182,7 @@ class DistributionalCritics(Critics):
 
 
 class DiscreteCritics(Critics):
-    """``num_critics`` networks that give every one of ``num_actions`` its value at once. Actions
-    are one-hot.
+    """``num_critics`` networks that give each of ``num_actions`` (one-hot) its value at once.
 
     dueling: the last layer gives the value of the state, and the advantage of each action over
         the average of all (Wang et al., 2016, arXiv:1511.06581, equation 9).

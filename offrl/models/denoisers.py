@@ -108,8 +108,7 @@ class UNetDenoiser(nn.Module):
 
 
 class FiLMBlock(nn.Module):
-    """Two convolutions with a shortcut around them. The condition ``[B, C]`` scales and shifts the
-    channels between them."""
+    """Two convolutions with a shortcut. A condition ``[B, C]`` scales and shifts channels."""
 
     def __init__(self, size_in: int, size_out: int, cond_dim: int, kernel_size: int, n_groups: int):
         super().__init__()

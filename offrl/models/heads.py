@@ -45,16 +45,14 @@ def random_rows(
 
 
 def draw_index(weights: Tensor, generators: Generators | None) -> Tensor:
-    """Draw indices ``[B, ...]`` by probabilities ``[B, ..., K]``: the cumulative ones inverted at a
-    uniform number."""
+    """Draw indices ``[B, ...]`` by probabilities ``[B, ..., K]``: cumulative ones are inverted."""
     uniform = random_rows("rand", weights[..., 0], generators)
     index = (uniform[..., None] > weights.cumsum(-1)).sum(-1)
     return index.clamp(max=weights.shape[-1] - 1)
 
 
 class Outputs(nn.Module):
-    """A head with several outputs, ``{name: [B, T, *shape]}``: the parameters of a distribution, or
-    predicted observations."""
+    """A head with outputs ``{name: [B, T, *shape]}``: parameters, or predicted observations."""
 
     def __init__(self, input_dim: int, shapes: Mapping[str, Sequence[int]]):
         super().__init__()

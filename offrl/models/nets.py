@@ -124,8 +124,7 @@ class ActorValue(nn.Module):
         return self._few_rows is not None and self._few_rows.pays(num_rows)
 
     def quick_sample(self, obs: Obs) -> NDArray[np.float32]:
-        """Draw a sample ``[R, A]`` of the policy, each row one step, in NumPy, from the global
-        random state of PyTorch."""
+        """Draw ``[R, A]``, each row one step, in NumPy, from PyTorch's global random state."""
         assert self._few_rows is not None
         return self.actor_head.draw(self._few_rows(self.encoder(obs)[:, 0]))
 
@@ -156,8 +155,7 @@ def actor_from_config(
 
     config: an algorithm's section with the switches and ``actor_layer_dims``.
     num_frames: so many observations make one step.
-    is_discrete: a probability for each of ``ac_dim`` actions; ``ValueError`` if a switch asks for
-        another head.
+    is_discrete: a probability for each of ``ac_dim`` actions; other heads are refused.
     """
     encoder = encoder_from_config(config, spec, num_frames)
     trunk = trunk_from_config(config, encoder.output_dim, config["actor_layer_dims"])

@@ -20,8 +20,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 @TRUNKS.register("mlp")
 class MLP(nn.Module):
-    """Fully connected layers with an activation behind each, without state: every time step goes
-    through them by itself."""
+    """Fully connected layers with an activation behind each. Every time step is for itself."""
 
     def __init__(self, input_dim: int, layer_dims: Sequence[int], activation: str = "relu"):
         super().__init__()
@@ -95,8 +94,7 @@ class RNN(MLP):
 
 
 def perceptron(input_dim: int, layer_dims: Sequence[int], output_dim: int) -> nn.Sequential:
-    """Make an ``MLP`` with a linear layer behind it: ``[..., input_dim]`` to
-    ``[..., output_dim]``."""
+    """Make an ``MLP`` with a linear layer: ``[..., input_dim]`` to ``[..., output_dim]``."""
     trunk = MLP(input_dim, layer_dims)
     return nn.Sequential(trunk.layers, Linear(trunk.output_dim, output_dim))
 

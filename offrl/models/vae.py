@@ -61,8 +61,7 @@ class VAE(nn.Module):
     def latents(
         self, obs: Obs, generators: Generators | None = None, num_samples: int | None = None
     ) -> Tensor:
-        """Draw latents ``[B, T, Z]`` from the prior, or ``num_samples`` for the one step of
-        ``obs``."""
+        """Draw latents ``[B, T, Z]`` from the prior, or ``num_samples`` for one step."""
         some = next(iter(obs.values()))
         shape = len(some), some.shape[1] if num_samples is None else num_samples
         like = torch.empty(*shape, self.prior.latent_size, device=some.device)

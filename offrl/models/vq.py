@@ -21,8 +21,7 @@ NUM_LLOYD_STEPS = 20
 
 class ChunkVAE(nn.Module):
     """A VQ-VAE (van den Oord et al., 2017, arXiv:1711.00937) of chunks ``[N, H, A]``, whose latent
-    is a sum of codes, one of each of ``num_layers`` codebooks: each quantises the rest that those
-    before it leave."""
+    is a sum of codes, one of each of ``num_layers`` codebooks: each quantises what is left."""
 
     def __init__(
         self,
@@ -41,8 +40,7 @@ class ChunkVAE(nn.Module):
         self.codebooks = nn.Parameter(torch.randn(num_layers, num_codes, latent_dim))
 
     def quantize(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Find the sums of codes ``[N, D]`` nearest to latents ``[N, D]``, and the codes
-        ``[N, L]``."""
+        """Find sums of codes ``[N, D]`` nearest to latents ``[N, D]``, and the codes ``[N, L]``."""
         residual, codes = latents, []
         for book in self.codebooks:
             codes.append(torch.cdist(residual, book).argmin(-1))
@@ -59,9 +57,8 @@ class ChunkVAE(nn.Module):
         return self._decoded(sum(book[i] for book, i in chosen))  # type: ignore[arg-type]
 
     def forward(self, chunks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstruct chunks, with a gradient that passes the codes by. Returns them and, for each
-        chunk ``[N]``, the distance of codes from latents as a loss of the codes and as one of the
-        encoder."""
+        """Reconstruct chunks, with a gradient that passes the codes by. Returns them and, by chunk
+        ``[N]``, the distance of codes from latents as a loss of the codes and of the encoder."""
         latents = self.encoder(chunks.flatten(1))
         quantized, _ = self.quantize(latents)
         codebook = (latents.detach() - quantized).square().mean(-1)
@@ -107,8 +104,7 @@ class BehaviorTransformer(nn.Module):
         self, features: Tensor, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[list[Tensor], Tensor]:
         """Predict from features ``[N, D]`` the logits ``[N, K]`` of each code, given those before
-        it, which ``choose(layer, logits)`` returns, ``[N]``; and the offsets ``[N, H * A]`` to all
-        of them."""
+        it, of ``choose(layer, logits)``, ``[N]``; and the offsets ``[N, H * A]`` to all."""
         all_logits = []
         for layer, (head, chosen) in enumerate(zip(self.logits, self.chosen, strict=True)):
             all_logits.append(head(features))

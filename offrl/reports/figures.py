@@ -125,8 +125,7 @@ def _curves(scores: Scores) -> Any:
 
 def _common(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list[np.ndarray]]:
     """Find the steps at which any seed was evaluated, from where all have begun to where none has
-    ended, and the scores of each seed there. Unfinished seeds are taken only if no seed is
-    finished."""
+    ended, and each seed's scores. Unfinished seeds are taken only if none is finished."""
     seeds = [r for r in results if r.status == FINISHED] or results
     curves = [[(x[0], scores.number(r, *x[1:])) for x in r.curve] for r in seeds]
     first = max((curve[0][0] for curve in curves), default=0)

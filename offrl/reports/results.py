@@ -79,8 +79,7 @@ def each_once(found: Sequence[tuple[Outcome, str]]) -> list[Outcome]:
 
 
 def _refuse_unlike(results: Iterable[tuple[Outcome, str]]) -> None:
-    """Raise ``ValueError`` unless trainings of which a mean is taken have the same data, and about
-    as many steps."""
+    """Raise ``ValueError`` unless trainings of one mean have the same data and length."""
     firsts: dict[tuple[str, str], tuple[Outcome, str]] = {}
     for both in results:
         other, place = both
@@ -112,8 +111,7 @@ def _called_apart(results: Sequence[Outcome]) -> list[Outcome]:
 
 
 def run_result(path: Path, **known: Any) -> Outcome:
-    """Read the result of the training in a run folder; ``known`` takes the place of what it says of
-    itself."""
+    """Read the result of the training in a run folder, but take what is ``known`` from there."""
     run = Run(path)
     if run.num_damaged:
         log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")

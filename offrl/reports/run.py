@@ -108,8 +108,7 @@ class Run:
         return [r for r in found if "Return" in r["logs"] and not r["logs"].get("Crashed")]
 
     def kept_checkpoints(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Yield the checkpoints that were kept of epochs that were evaluated, each with the record
-        of its evaluation."""
+        """Yield the kept checkpoints of evaluated epochs, each with its evaluation's record."""
         for record in self.evaluations:
             paths = sorted(self.path.glob(f"models/model_epoch_{record['epoch']}-*.pth"))
             yield from ((path, record) for path in paths[:1])
@@ -138,8 +137,7 @@ class Run:
 
     @property
     def done_of(self) -> tuple[int, int]:
-        """Count how many steps are done of how many, or epochs, where these are whole passes over
-        the data."""
+        """Count how many steps are done of how many (or epochs, if these are passes)."""
         train, per_epoch = self.config["train"], self.config["experiment"]["epoch_every_n_steps"]
         key = "step" if train.get("num_steps") or per_epoch else "epoch"
         wanted = train.get("num_steps") or train["num_epochs"] * (per_epoch or 1)

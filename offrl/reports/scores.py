@@ -1,5 +1,4 @@
-"""Sums up the results of several seeds and tasks: the measures of Agarwal et al., 2021
-(arXiv:2108.13264)."""
+"""Sums up results of several seeds and tasks, by Agarwal et al., 2021 (arXiv:2108.13264)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -120,16 +119,14 @@ class Scores:
         ]
 
     def matrix(self, algorithm: str) -> np.ndarray:
-        """Give the scores ``[seeds, tasks]`` on the common tasks, of as many seeds as each task
-        has."""
+        """Give scores ``[seeds, tasks]`` on the common tasks, of as many seeds as each has."""
         columns = [self.of(algorithm, task) for task in self.common]
         num_seeds = min(map(len, columns))
         return np.array([column[:num_seeds] for column in columns]).T
 
     @cached_property
     def aggregates(self) -> dict[str, dict[str, Interval]]:
-        """By algorithm the interquartile mean, the mean, and of several tasks the median of their
-        means."""
+        """By algorithm the interquartile mean, the mean, and of several tasks their median."""
         from rliable import metrics
 
         measures = {"interquartile mean": metrics.aggregate_iqm, "mean": metrics.aggregate_mean}
@@ -143,8 +140,7 @@ class Scores:
         return table
 
     def profile(self, algorithm: str, thresholds: np.ndarray) -> np.ndarray:
-        """Compute the share of trainings above each threshold, and its interval: ``[3,
-        thresholds]``."""
+        """Compute the share of trainings above ``thresholds``, and its interval: ``[3, ...]``."""
         return _estimates(
             self.matrix(algorithm), lambda x: (x[..., None] > thresholds).mean(axis=(0, 1))
         )
@@ -198,9 +194,8 @@ class Scores:
 
 
 def improvement(x: np.ndarray, y: np.ndarray) -> float:
-    """Compute the probability that a training of one algorithm, ``[seeds, tasks]``, is better
-    than one of another, averaged over tasks. Equal ones count half (the statistic of Mann and
-    Whitney)."""
+    """Compute the probability that a training of one algorithm, ``[seeds, tasks]``, is better than
+    one of another, averaged over tasks. Equal ones count half (Mann and Whitney)."""
     better = (x[:, None] > y[None]) + 0.5 * (x[:, None] == y[None])
     return float(better.mean())
 
@@ -235,8 +230,7 @@ def _least_chance(num_seeds: int, num_others: int, num_tasks: int) -> float:
 
 
 def _measure(results: Sequence[Outcome]) -> str:
-    """Choose the measure of a task: success rates, where there are any successes, or where all that
-    is known is failure."""
+    """Choose the measure of a task: success rates, if any succeeded or only failures are known."""
     found = [(m.success, m.total) for r in results for m in (r.final, r.best) if m]
     found += [(rate, total) for result in results for _, rate, total in result.curve]
     rates = [rate for rate, _ in found if rate is not None]

@@ -123,8 +123,7 @@ class AlgoCase:
 
 
 def write_random_demos(path: Path, is_discrete: bool = False) -> None:
-    """Write three short demonstrations with random content and, of discrete actions, three
-    kinds."""
+    """Write three short demonstrations with random content (of discrete actions, three kinds)."""
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         for i, length in enumerate((5, 7, 6)):
