@@ -269,7 +269,7 @@ class DemoWriter(AbstractContextManager):
         before = self._steps or steps
         for key in sorted(steps.keys() | before.keys()):
             if key in arrays and len(arrays[key]) != length:
-                words = f"has {len(arrays[key])} steps, but actions {length}; give both for each"
+                words = f"has {len(arrays[key])} steps, but actions {length}; give both as many"
                 raise ValueError(f"{place}/{key} {words}")
             has, others = steps.get(key), before.get(key)
             if has != others:
