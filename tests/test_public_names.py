@@ -243,4 +243,5 @@ def test_what_is_made_shows_what_it_is(trained_run):
     trainer = repr(offrl.Trainer(config))
     assert trainer.startswith("Trainer(BC(position") and trainer.endswith("epoch 0 of 2, step 0)")
     online = repr(Trainer(env_id="CartPole-v1", algo_name="dqn"))
-    assert re.match(r"Trainer\(DQN\(flat \[4\] -> one of 2 .* CartPole-v1, step 0 of any\)", online)
+    pattern = r"ActingTrainer\(DQN\(flat \[4\] -> one of 2 .* CartPole-v1, step 0 of any\)"
+    assert re.match(pattern, online)

@@ -7,7 +7,7 @@ import numpy as np
 
 from offrl.envs.vector import Stepped
 from offrl.online.agent import Observations
-from offrl.online.trainer import Trainer
+from offrl.online.trainer import ActingTrainer
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class ByHand:
     taken in when the script goes on.
     """
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: ActingTrainer):
         self.trainer = trainer
         self._obs: Any = {}  # {key: [1, ...]}, what is observed now
         self._begins = True  # whether it begins an episode, or what is learned from

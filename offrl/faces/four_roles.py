@@ -12,7 +12,7 @@ from offrl.algos.shared.model import Model
 from offrl.config import AlgoConfig
 from offrl.faces.algorithm import Algorithm
 from offrl.online.agent import BaseAgent
-from offrl.online.trainer import Trainer
+from offrl.online.trainer import ActingTrainer
 from offrl.tree import map_leaves
 
 
@@ -21,7 +21,7 @@ def register_roles(
     model: type[Model],
     algorithm: type[Algorithm],
     agent: type[BaseAgent] = BaseAgent,
-    trainer: type[Trainer] = Trainer,
+    trainer: type[ActingTrainer] = ActingTrainer,
 ) -> None:
     """Register four roles as an algorithm, whose name is ``config.ALGO_NAME``.
 
@@ -48,7 +48,7 @@ class RolesAlgo(PolicyAlgo):
     MODEL: ClassVar[type[Model]]
     ALGORITHM: ClassVar[type[Algorithm]]
     AGENT: ClassVar[type[BaseAgent]]
-    TRAINER: ClassVar[type[Trainer]]
+    TRAINER: ClassVar[type[ActingTrainer]]
 
     def _create_networks(self) -> None:
         train = self.global_config.train

@@ -25,7 +25,7 @@ from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, w
 from offrl.faces.by_hand import ByHand
 from offrl.faces.environment import Augmented, Environment
 from offrl.faces.own_network import use_network
-from offrl.online.trainer import Trainer
+from offrl.online.trainer import ActingTrainer
 from offrl.training.acting import OnlineTraining
 from offrl.training.checkpointer import TaggedNames, put_beside, sha8
 from offrl.training.progress import Progress
@@ -41,7 +41,7 @@ class Session:
         agent's.
     """
 
-    trainer: Trainer
+    trainer: ActingTrainer
     by_hand: ByHand  #: Steps of a script, for the trainer.
 
     def __init__(
@@ -155,17 +155,17 @@ class Session:
 
     def _trainer_in(
         self, env: gymnasium.Env, config: Config, earlier: Mapping[str, Any] | None
-    ) -> Trainer:
+    ) -> ActingTrainer:
         online = config.train.online
         augmented = Augmented(env, self._augment)
         env_args, ends = augmented.get_wrapper_attr("serialize")(), online.terminate_on_success
         setup = Setup(env_args, 1, config.train.seed, online.horizon, None, ends)
-        trainer = Trainer(config, envs=ListVector(setup, [augmented]), earlier=earlier)
+        trainer = ActingTrainer(config, envs=ListVector(setup, [augmented]), earlier=earlier)
         if self._network is not None:
             self._network = use_network(trainer.alg, self._network)
         return trainer
 
-    def _use(self, trainer: Trainer) -> None:
+    def _use(self, trainer: ActingTrainer) -> None:
         self.trainer, self.by_hand = trainer, ByHand(trainer)
 
     def _environment(self, env: Any) -> AbstractContextManager[Any]:

@@ -18,13 +18,13 @@ from offrl.online.explorer import (
     trajectory_length,
 )
 from offrl.online.frames import unpacked
-from offrl.online.trainer import Trainer
+from offrl.online.trainer import ActingTrainer
 from offrl.tree import as_arrays, as_tensors, map_leaves
 
 NO_WAITS = {"Wait_Time": 0.0, "Transport_Time": 0.0}
 
 
-class Learner(Trainer):
+class Learner(ActingTrainer):
     """A trainer whose steps are made by explorers (``distributed``), each with a copy of the policy
     and environments of its own. A broker carries their trajectories here, and weights to them.
 
@@ -36,7 +36,7 @@ class Learner(Trainer):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        if getattr(self.alg, "TRAINER", Trainer) is not Trainer:
+        if getattr(self.alg, "TRAINER", ActingTrainer) is not ActingTrainer:
             raise ValueError(
                 f"distributed.explorers: {self.config.algo_name} has a Trainer of its own, whose "
                 "rounds would not be those of explorers; set it to 0"

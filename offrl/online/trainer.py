@@ -22,8 +22,8 @@ from offrl.tree import map_leaves
 log = logging.getLogger(__name__)
 
 
-class Trainer(Collector, Recording):
-    """``for record in Trainer(env_id="CartPole-v1", algo_name="dqn")(): ...`` acts and learns.
+class ActingTrainer(Collector, Recording):
+    """Acts and learns: ``for record in Trainer(env_id="CartPole-v1", algo_name="dqn")(): ...``.
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``, one for each step of the control
     flow: ``collect`` when all environments have made ``train.online.collect_steps`` steps,
@@ -52,8 +52,8 @@ class Trainer(Collector, Recording):
         algo_name: str | None = None,
         *arguments: Any,
         **options: Any,
-    ) -> "Trainer":
-        if cls is Trainer and (name := algo_name or name_of(config)):
+    ) -> "ActingTrainer":
+        if cls is ActingTrainer and (name := algo_name or name_of(config)):
             cls = getattr(class_of(name), "TRAINER", cls)  # of a user's own roles
         return super().__new__(cls)
 
@@ -277,6 +277,9 @@ class Trainer(Collector, Recording):
                 "the checkpoint holds no steps (train.online.replay.saved): the replay begins "
                 "empty, and the results differ from those of one uninterrupted run"
             )
+
+
+Trainer = ActingTrainer  #: The name of its role, by which scripts know it.
 
 
 def summary_of(ended: Ended) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from offrl.config import Config
 from offrl.online.learner import Learner
-from offrl.online.trainer import Trainer
+from offrl.online.trainer import ActingTrainer
 from offrl.training.averages import Averages
 from offrl.training.loop import Record, Training
 from offrl.training.run import RunFolder
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class OnlineTraining(Training):
-    """An ``offrl.online.Trainer`` in a run folder, with epochs of
+    """An ``offrl.online.ActingTrainer`` in a run folder, with epochs of
     ``experiment.epoch_every_n_steps`` steps in the environment.
 
     An epoch has a ``collect`` record of the episodes that ended in it, a ``train`` record of its
@@ -30,13 +30,13 @@ class OnlineTraining(Training):
     PROGRESS_S = 0.5  # seconds between two looks at the progress
 
     def __init__(
-        self, config: Config, run: RunFolder | None = None, trainer: Trainer | None = None
+        self, config: Config, run: RunFolder | None = None, trainer: ActingTrainer | None = None
     ):
         self._given = trainer
         super().__init__(config, run)
 
     def _assemble(self, config: Config, checkpoint: Mapping[str, Any] | None) -> Any:
-        make = Learner if config.distributed.explorers else Trainer
+        make = Learner if config.distributed.explorers else ActingTrainer
         self.trainer = trainer = self._given or make(config, earlier=checkpoint)
         if isinstance(trainer, Learner):
             trainer.broker.waiting = self._stop_if_asked
