@@ -117,8 +117,7 @@ class Screen:
         cv2.namedWindow(title, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
 
     def show(self, frame: np.ndarray) -> None:
-        """Show an image ``[H, W, 3]``, and take keys until the next one is due, at least those that
-        wait. Simulation and rendering may take longer."""
+        """Show an image ``[H, W, 3]``; take keys that wait, or come until the next one is due."""
         import cv2
 
         cv2.imshow(self.title, np.ascontiguousarray(frame[..., ::-1]))
@@ -144,7 +143,7 @@ class Screen:
         cv2.destroyAllWindows()
 
 
-# Components of actions, and keys that move them. The camera looks at the robot: "away" is to it.
+# Components of actions, and their keys. The camera looks at the robot: "away" is towards it.
 PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # of keys, for less and for more of a component
 MOVES = {pair[i]: (part, 2 * i - 1) for part, pair in enumerate(PAIRS) for i in (0, 1)}
 HELP = (

@@ -103,7 +103,7 @@ def test_a_first_signal_says_that_it_waits(caplog, monkeypatch):
             interrupts.stop(signal.SIGTERM)
             time.sleep(seconds)
         time.sleep(0.1)
-        assert caplog.text.count("SIGTERM: the training stops when") == says
+        assert caplog.text.count("SIGTERM: the training stops after") == says
 
 
 def test_neither_a_close_that_raises_nor_another_working_folder_spoils_a_training(

@@ -148,9 +148,7 @@ class DemonstratedGoals(gymnasium.Env):
                 if terminated or truncated:
                     break
         except Exception as error:
-            raise Misfit(
-                f"{task}: its demonstrator cannot act in this environment: {describe(error)}"
-            ) from error
+            raise Misfit(f"{task}: its demonstrator cannot act here: {describe(error)}") from error
         raise Misfit(
             f"{task}: its demonstrator fails with seed {self._seed}, so there is no goal to "
             "give; take another seed, or define get_goal in an environment of your own"

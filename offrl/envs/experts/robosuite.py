@@ -135,7 +135,7 @@ def can(obs: Mapping[str, np.ndarray], style: str | None = None) -> np.ndarray:
     reach = 0.05 if holds else 0.02  # a can in the hand lags behind it
     around = np.linalg.norm(offset[:2]) < reach and abs(offset[2]) < 0.01 + reach
     if (np.abs(way[:2]) < ROOM).all() and way[2] > -0.01:
-        # A success is when the hand is 4 cm off. It goes up once it is wider than the can, because
+        # A success is when the hand is 4 cm off. It goes up once it is wider than the can, as
         # demonstrations that end as the can falls would not show how to get there.
         rise = 0.05 if width > 0.06 else 0.0
         return action(np.array([0.0, 0.0, rise]), OPEN)

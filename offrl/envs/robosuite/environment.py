@@ -135,7 +135,7 @@ class RobosuiteEnv(DemonstratedGoals):
         return {"model": self._model_text, "states": flat}
 
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Go to a state of ``get_state``, without ``model`` in this scene; robots are 1.5's."""
+        """Go to a state of ``get_state``, without ``model`` in this scene. All robots are 1.5's."""
         self._seed = None  # which says nothing of this state
         if "model" in state:
             self._sensors.before_reset()

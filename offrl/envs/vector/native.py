@@ -235,9 +235,7 @@ class GymnasiumVector(VectorEnv):
                     found[row] = self._truth(row, said[row], name)
         return found
 
-    def _renewed(
-        self, raw: Any, ended: np.ndarray, infos: Mapping[str, Any]
-    ) -> tuple[dict[int, Batch], Any]:
+    def _renewed(self, raw: Any, ended: np.ndarray, infos: Any) -> tuple[dict[int, Batch], Any]:
         """Return last observations of episodes, and all once the next ones have begun."""
         if self._mode is AutoresetMode.DISABLED:
             last = self._contract.observed(raw, (self.num_envs,))
