@@ -195,7 +195,7 @@ def drop_actions(path):
         (["--set", "algo.optim_params.policy.learning_rate.initial=1e30"], "NaN or infinite at st"),
         (["--resume", "runs"], "without --config"),
         (["--name", "../outside"], "experiment.name.*'../outside'"),
-        (["--set", "algo_name=nobodys.algo"], "no module nobodys.algo or nobodys here"),
+        (["--set", "algo_name=nobodys.algo"], "no module nobodys.algo or nobodys, neither here"),
         (["--set", "algo_name=broken_algo"], "unknown algorithm"),
         (["--set", "algo_name=algos.broken"], "importing algos.broken failed.*nosuchmodule"),
         (["--set", "algo_name=algos.silent"], "registers no algorithm 'silent'"),
