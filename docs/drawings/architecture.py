@@ -13,30 +13,43 @@ class Part(NamedTuple):
     role: str = ""
 
 
-LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
+LAYERS: list[list[Part]] = [  # from the top to the bottom, number 0
     [
         Part("tools", ["one thin file per command of the program"]),
         Part("testing", ["what every algorithm must do"]),
+    ],
+    [Part("pipelines", ["trainings of a user's own parts, which a file combines"])],
+    [
+        Part("faces", ["agents, environments and", "roles, for scripts"]),
+        Part("studies", ["many trainings: grids,", "searches, what became of them"]),
     ],
     [
         Part(
             "training",
             [
-                "The loop is a generator of log records. Around it are wrappers,",
-                "one per file: logger, evaluator, proxies, checkpointer, progress.",
+                "The loop is a generator of log records. Around it are wrappers:",
+                "logger, evaluator, proxies, checkpointer, progress.",
             ],
             "Trainer",
         )
     ],
     [Part("online", ["acts and learns in rounds: agents, trainers, explorers and their Learner"])],
+    [
+        Part(
+            "assembly",
+            ["puts together what a config describes, and refuses what cannot be trained"],
+        )
+    ],
     [Part("checkpoint", ["what is written is read again as a policy, an environment, a training"])],
     [
         Part("evaluation", ["episodes with fixed seeds"]),
         Part("reports", ["curves, films, a page for browsers"]),
     ],
     [
-        Part("algos", ["networks + optimizers + one update rule: one file per algorithm"], "Algo"),
-        Part("edits", ["new files from others"]),
+        Part(
+            "algos", ["networks + optimizers + one update rule:", "one file per algorithm"], "Algo"
+        ),
+        Part("edits", ["new files of demonstrations,", "made of others"]),
     ],
     [
         Part("data", ["files, steps, windows,", "batches; writing files"]),
@@ -50,6 +63,7 @@ LAYERS: list[list[Part]] = [  # from the top, number 8, to the bottom, number 0
     [
         Part("config", ["typed sections"]),
         Part("registry", ["names → classes"]),
+        Part("aliases", ["earlier names"]),
         Part("robomimic", ["its names, its files"]),
         Part("specs", ["what is observed"]),
         Part("normalize", ["statistics"]),
