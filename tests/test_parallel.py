@@ -177,7 +177,7 @@ def test_a_run_is_resumed_by_another_number_of_processes(trained, tmp_path, befo
 def test_what_several_processes_cannot_do_is_refused(trained):
     folder, output = trained
     assert "train.batch_size: 7 windows are no equal parts for 2 processes" in output
-    assert "train.num_steps: a training that acts is one process" in output
+    assert "train.num_steps: acting needs one process" in output
     assert not (folder / "runs/refused").exists()
 
 

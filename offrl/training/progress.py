@@ -85,6 +85,7 @@ def success_line(logs: dict[str, float]) -> str:
 def subgoal_line(logs: dict[str, float]) -> str:
     """Put into words how often subgoals are reached."""
     return (
-        f"subgoals reached {logs['Subgoals_Reached']:.2f} (within {100 * REACHED:g} cm, n = "
-        f"{logs['Subgoals']:.0f}), least distance {100 * logs['Subgoal_Distance']:.1f} cm (mean)"
+        f"subgoals reached {logs['Subgoals_Reached']:.2f} (within {100 * REACHED:g} cm, "
+        f"n = {logs['Subgoals']:.0f}), "
+        f"least distance {100 * logs['Subgoal_Distance']:.1f} cm on average"
     )

@@ -141,19 +141,19 @@ def test_a_checkpoint_asked_for_at_any_look_is_a_place_to_go_on_from(
 
     config = make_config({"experiment": {"rollout": {"enabled": False}}})
     whole = train(config).run.path
-    write_last = Checkpointer._write_last
+    write = Checkpointer._write
     for k in looks:
         known = set(Path(config.train.output_dir).glob("*/2*"))
 
-        def write_and_die(checkpointer):
-            write_last(checkpointer)
-            if checkpointer.trainer.interrupts.saves:
+        def write_and_die(checkpointer, path=None):
+            write(checkpointer, path)
+            if path is None and checkpointer.trainer.interrupts.saves:
                 raise Killed
 
-        monkeypatch.setattr(Checkpointer, "_write_last", write_and_die)
+        monkeypatch.setattr(Checkpointer, "_write", write_and_die)
         with pytest.raises(Killed):
             train(config, None, SaveAt(k))
-        monkeypatch.setattr(Checkpointer, "_write_last", write_last)
+        monkeypatch.setattr(Checkpointer, "_write", write)
         (path,) = set(Path(config.train.output_dir).glob("*/2*")) - known
         run, same_config = reopened(path)
         assert_same_run(train(same_config, run).run.path, whole)

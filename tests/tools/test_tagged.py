@@ -86,7 +86,7 @@ def test_files_are_named_by_the_commit_of_the_users_repository(folder):
     # Nothing is overwritten: the same once more is refused, before anything is written.
     before = {path: path.stat().st_mtime_ns for path in models.iterdir()}
     status, said = train(folder)
-    assert status == 1 and "exists; move it away, or name another folder" in said
+    assert status == 1 and "exists; move it, or set another train.model_dest" in said
     assert {path: path.stat().st_mtime_ns for path in models.iterdir()} == before
     assert len(list(folder.glob("runs/control/*"))) == 1
 
