@@ -72,7 +72,7 @@ class Registry:
             hint = did_you_mean(name, known)
             if "." in name and len(name) <= 100:
                 module = name.rpartition(".")[0]
-                hint = f" There is no module {name} or {module} here or installed."
+                hint = f" There is no module {name} or {module}, neither here nor installed."
             elif name.isidentifier() and name != "__main__" and importlib.util.find_spec(name):
                 hint = f" For the module {name} write {name}.{name}."
             raise ValueError(f"unknown {self.kind} {shown(name)}.{hint} Known: {', '.join(known)}.")
