@@ -148,7 +148,7 @@ class Looking(WalkHome):
         ("position is NaN", "the environment's observation 'position' is NaN or infinite"),
         ("position is text", "the environment's observation 'position' is <U13, no numbers"),
         ("speed, which nobody looks at, is NaN", None),
-        ("reset returns obs alone", "the environment's reset returned dict"),
+        ("reset returns obs alone", "the environment's reset gave dict"),
     ],
 )
 def test_observations_that_no_policy_can_act_on_never_reach_one(fault, words):
