@@ -176,6 +176,11 @@ class PolicyAlgo(Algo):
 class ValueAlgo(Algo):
     """An algorithm that estimates values, ``[B, 1]``."""
 
+    @classmethod
+    def values_actions(cls) -> bool:
+        """Say whether it estimates values of actions, and not of states alone."""
+        return cls.get_state_action_value is not ValueAlgo.get_state_action_value
+
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
         """Estimate the value of states ``{key: [B, ...]}``: ``[B, 1]``."""
         raise NotImplementedError(

@@ -34,18 +34,15 @@ class Networks(Model):
 
     def value(self, x: Obs | Tensor, a: Tensor | None = None) -> Tensor:
         algo = self._algo
-        if not hasattr(algo, "get_state_value"):
+        if not hasattr(algo, "values_actions"):
             return super().value(x, a)
         obs, is_one = self._batch(x)
-        values = None
-        if a is not None:
-            actions = self._learned(a[None] if is_one else a)
-            try:
-                values = algo.get_state_action_value(obs, actions)
-            except NotImplementedError:  # V(x) alone
+        if a is not None and algo.values_actions():
+            values = algo.get_state_action_value(obs, self._learned(a[None] if is_one else a))
+        else:
+            if a is not None:
                 name = algo.global_config.algo_name
                 warnings.warn(f"value: {name} values states; a is not used", stacklevel=2)
-        if values is None:
             values = algo.get_state_value(obs)
         return values[0] if is_one else values
 
