@@ -117,7 +117,7 @@ def test_states_are_stacked_after_the_hook(monkeypatch, capsys):
     assert np.array_equal(later[:2], state[1:]) and np.array_equal(later[2, :3], second["flat"])
     monkeypatch.setattr(Progress, "SECONDS_BETWEEN_LINES", -1)
     assert agent.train(env, {"num_steps": 100})["Steps"] == 100
-    assert "epoch 1 of 1: " in capsys.readouterr().out
+    assert "epoch 1 of 1: return " in capsys.readouterr().out
     assert agent.play(env)["Horizon"] == 30
 
 
