@@ -95,8 +95,9 @@ class Interrupts(AbstractContextManager):
 
     def agree(self) -> tuple[bool, int]:
         """Share what one process is asked. Returns whether to save, and which signal stops all."""
-        saves, number = parallel.largest(self.saves, self._signal or 0)
-        self.saves |= bool(saves)
+        asked, self.saves = self.saves, False  # what comes from here on is for the next time
+        saves, number = parallel.largest(asked, self._signal or 0)
+        self.saves |= bool(saves) and not parallel.rank()  # the first process writes
         return bool(saves), int(number)
 
     @contextmanager

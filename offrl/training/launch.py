@@ -108,9 +108,7 @@ def _follow(trainer: Training) -> None:
     interrupts = trainer.interrupts
     try:
         with closing(Evaluator(trainer)) as evaluator, interrupts.wait():
-            for _ in _measured(trainer, evaluator):
-                interrupts.saves = False
-            for _ in _tests(trainer, evaluator):
+            for _ in chain(_measured(trainer, evaluator), _tests(trainer, evaluator)):
                 pass
     except ConnectionError:
         interrupts.check()  # all were asked to stop, and the first did so while this one waited

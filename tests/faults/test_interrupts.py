@@ -12,6 +12,7 @@ from toy_env import toy_args
 from offrl.config import config_factory
 from offrl.config.files import read_config_file
 from offrl.training import Interrupted, Interrupts, RunFolder, Trainer, train
+from offrl.training import interrupts as interrupts_module
 from offrl.tree import merge
 
 pytestmark = pytest.mark.slow
@@ -157,3 +158,16 @@ def test_a_checkpoint_asked_for_at_any_look_is_a_place_to_go_on_from(
         (path,) = set(Path(config.train.output_dir).glob("*/2*")) - known
         run, same_config = reopened(path)
         assert_same_run(train(same_config, run).run.path, whole)
+
+
+def test_a_checkpoint_asked_of_the_second_process_is_asked_once_and_not_lost(monkeypatch):
+    interrupts, shared = Interrupts(), []
+
+    def largest(*numbers):
+        shared.append(numbers)
+        interrupts.saves |= len(shared) == 1  # the signal comes while the first answer is awaited
+        return numbers
+
+    monkeypatch.setattr(interrupts_module.parallel, "largest", largest)
+    monkeypatch.setattr(interrupts_module.parallel, "rank", lambda: 1)
+    assert [interrupts.agree()[0] for _ in range(3)] == [False, True, False]
