@@ -1,8 +1,8 @@
 # ruff: noqa: F401
 """Algorithms: networks, optimizers and one update rule each.
 
-The bases of algorithms are found here, and classes that ``robomimic.algo`` exports by the same
-names; those of single algorithms are imported when they are first used.
+This package exports the base classes of algorithms, and the classes that ``robomimic.algo`` exports
+by the same names. A single algorithm is imported when it is first used.
 """
 
 from offrl import lazy

@@ -1,9 +1,9 @@
 """Advantage actor-critic (Mnih et al., 2016, arXiv:1602.01783), with environments that act in step
 instead of the paper's threads: REINFORCE with a baseline that does not wait for episodes to end.
 
-Every few steps the policy and the value learn from the rewards of these and the value of where they
-led (with ``gae_lambda`` 1, the advantage is ``R - V(s)``, where ``R`` counts both), in one step of
-the optimizer. The defaults are those of Stable-Baselines3.
+Every few steps, policy and value make one optimizer step on these. The return ``R`` is the sum of
+their rewards and the value of the state that they led to; with ``gae_lambda`` 1, the advantage is
+``R - V(s)``. The defaults are those of Stable-Baselines3.
 """
 
 from offrl.algos.base import register_algo

@@ -28,7 +28,7 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def check_rewards(rewards: Tensor, algo_name: str) -> None:
-    """Raise ``ValueError`` where there is nothing in the rewards to learn from."""
+    """Raise ``ValueError`` if all rewards are zero: there is nothing to learn from."""
     if not rewards.any():
         raise ValueError(
             f"the rewards are all zero or missing, and {algo_name} learns from nothing else; label "
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     goal: Obs | None = None  #: Raw goals ``{key: [B, ...]}``.
     state: Any = None  #: What the policy returned for the step before, ``None`` at first.
     generators: Generators = None  #: A source of randomness per row.
-    num_steps: int = 0  #: The number of steps of the training so far, by which it may explore.
+    num_steps: int = 0  #: Training steps so far, on which exploration may depend.
 
 
 _in_one_or_several = partial(in_one_or_several, kind=Seen)
@@ -52,18 +52,18 @@ _in_one_or_several = partial(in_one_or_several, kind=Seen)
 class PolicyAlgo(Algo):
     """An algorithm with a policy.
 
-    A subclass defines ``act(seen) -> (action, state)``, a pure function that serves any number of
-    environments: from what is ``Seen`` in these to actions ``[B, A]``, normalised as the dataset's,
-    and the state of the policy. ``get_action`` and ``reset`` are its face for one environment; an
-    algorithm that defines these two alone serves one only. ``act`` and ``explore`` may also be
-    called, and written, with the parts of ``Seen`` as arguments.
+    A subclass defines ``act(seen) -> (action, state)``, a pure function for any number of
+    environments: it maps what is ``Seen`` in them to actions ``[B, A]``, normalised as in the
+    dataset, and to the policy's next state. ``get_action`` and ``reset`` keep that state for one
+    environment; an algorithm that defines only these two serves one environment. ``act`` and
+    ``explore`` may also be called, and written, with the parts of ``Seen`` as arguments.
     """
 
     act: Callable[..., tuple[Tensor, Any]]
 
     _state: Any = None
 
-    explores = False  #: Whether ``act`` is asked for actions to learn from, by ``explore``.
+    explores = False  #: True while ``explore`` asks ``act`` for actions to learn from.
 
     def __init_subclass__(cls, **options: Any) -> None:
         for name in ("act", "explore"):
@@ -73,8 +73,8 @@ class PolicyAlgo(Algo):
 
     @_in_one_or_several
     def explore(self, seen: Seen) -> tuple[Tensor, Any]:
-        """Choose actions as ``act`` does, to learn from what comes of them: what ``act`` says while
-        ``explores`` is true, which of offrl's policies is a sample, changed by ``explored``."""
+        """Choose actions to learn from: those of ``act`` while ``explores`` is true, when offrl's
+        policies sample, changed by ``explored``. Arguments and results are those of ``act``."""
         self.explores = True
         try:
             action, state = self.act(seen)
@@ -88,8 +88,8 @@ class PolicyAlgo(Algo):
 
     def predict(self, obs: Obs | Tensor) -> Tensor:
         """Choose the likeliest actions in the units of the environment, ``[B, A]``, integers
-        ``[B]`` or chunks ``[B, H, A]``, for observations ``{key: [B, ...]}``, or ``[B, ...]`` where
-        there is one key. Those that are chosen among random ones are the same each time."""
+        ``[B]`` or chunks ``[B, H, A]``, for observations ``{key: [B, ...]}``, or ``[B, ...]`` if
+        there is only one key. Sampling is seeded: the result is always the same."""
         self.set_eval()
         named = self._with_time(self.named(obs))
         num = len(next(iter(named.values())))
@@ -102,7 +102,7 @@ class PolicyAlgo(Algo):
         return self.raw_action(action)
 
     def named(self, obs: Obs | Tensor) -> Obs:
-        """Give observations by their keys, also if only the values of the one key are given."""
+        """Return observations by their keys, also if ``obs`` is the array of the only key."""
         if isinstance(obs, Mapping):
             return obs
         keys = self.obs_spec.keys("obs")
@@ -117,32 +117,32 @@ class PolicyAlgo(Algo):
         return {keys[0]: torch.as_tensor(array)}
 
     def learned_action(self, raw: Tensor) -> Tensor:
-        """Turn what the environment takes, ``[B, A]`` or integers ``[B]``, into what ``act``
-        returns; rotations stay as they are."""
+        """Turn the environment's actions, ``[B, A]`` or integers ``[B]``, into the form that
+        ``act`` returns; rotations are not converted."""
         if self.is_discrete:
             index = raw.to(self.device, torch.int64)
             return torch.nn.functional.one_hot(index, self.ac_dim).float()
         return self.action_normalizer.normalize_vector(raw.to(self.device, torch.float32))
 
     def receive(self, state: Any, action: Tensor, reward: Tensor) -> Any:
-        """Give a policy that counts rewards its next state, after the ``action`` ``[B, A]`` that
-        was taken and its ``reward`` ``[B, 1]``."""
+        """Return the next state of a policy that counts rewards, after the ``action`` ``[B, A]``
+        that was taken and its ``reward`` ``[B, 1]``."""
         return state
 
     @cached_property
     def model(self) -> "Networks":
-        """The networks in the role of a ``Model``."""
+        """The networks as a ``Model`` (``offrl.online``)."""
         from offrl.algos.shared.model import Networks
 
         return Networks(self)
 
     def sync_target(self) -> None:
-        """Copy the networks to their slow copies, if there are any."""
+        """Copy the networks' weights to their target networks, if there are any."""
 
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
-        """Give the distribution that ``act`` samples from, before noise is lowered (``mean``,
+        """Return the distribution that ``act`` samples from before it lowers noise (``mean``,
         ``std``, ``logits``, ``log_prob(actions)`` over ``[B, T, A]``), and the next state."""
         raise ValueError(
             f"{self.global_config.algo_name}: its actions have no density in closed form"
@@ -167,9 +167,9 @@ class PolicyAlgo(Algo):
         self._state = None
 
     def subgoal_of(self, state: Any) -> tuple[Mapping[str, Tensor], Tensor] | None:
-        """Give the subgoal ``{key: [B, ...]}``, in the units of the data, of the action that
-        ``act`` returned with ``state``, and the number of actions ``[B]`` that will follow it after
-        that one. ``None`` for policies that have no subgoals."""
+        """Return the subgoal ``{key: [B, ...]}``, in the units of the data, of the action that
+        ``act`` returned with ``state``, and the number of later actions ``[B]`` that will pursue
+        it. ``None`` for policies without subgoals."""
         return None
 
 
@@ -178,7 +178,7 @@ class ValueAlgo(Algo):
 
     @classmethod
     def values_actions(cls) -> bool:
-        """Say whether it estimates values of actions, and not of states alone."""
+        """Say whether it estimates values of actions, not only of states."""
         return cls.get_state_action_value is not ValueAlgo.get_state_action_value
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
@@ -199,9 +199,9 @@ class ValueAlgo(Algo):
 class PlannerAlgo(Algo):
     """An algorithm that proposes subgoals, ``{key: [B, ...]}``, in the units of the data.
 
-    For hierarchies it defines ``seen(obs, goal)``, raw observations ``{key: [B, T, ...]}`` to what
-    its networks see (parts of a training batch), and ``plan(batch, generators)``, a subgoal for
-    each row of what was seen, with a source of randomness per row.
+    A subclass defines ``seen(obs, goal)``, which turns raw observations ``{key: [B, T, ...]}`` into
+    network inputs (parts of a training batch), and ``plan(batch, generators)``, which proposes a
+    subgoal for each row of these, with a source of randomness per row.
     """
 
     seen: Callable[..., dict[str, Any]]

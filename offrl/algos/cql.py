@@ -56,7 +56,7 @@ class CQLConfig(TDConfig):
 
 @register_algo(CQLConfig)
 class CQL(SACN):
-    """``cql`` is the logarithm of the weight of the gap, where that is tuned."""
+    """SAC-N with penalised critics; ``cql`` is the log of the weight of the gap, if tuned."""
 
     algo_config: CQLConfig  # type: ignore[assignment]
     NUMBERS = SACN.NUMBERS | {"cql": "critic"}
@@ -107,7 +107,7 @@ class CQL(SACN):
         return proposals, torch.cat([uniform, next_log_pi, log_pi], dim=1)
 
     def calibrated(self, q: Tensor, batch: Batch) -> Tensor:
-        """Give the proposals' values ``[N, B, 3M]`` as they enter the soft maximum."""
+        """Return the proposals' values ``[N, B, 3M]`` that enter the soft maximum."""
         return q
 
     def _train_critics(self, batch: Batch) -> Info:

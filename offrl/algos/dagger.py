@@ -1,10 +1,10 @@
 """DAgger (Ross et al., 2011, arXiv:1011.0686): behavioural cloning of what an expert would do in
 the states that the learner itself gets into.
 
-In round ``i`` each action that is taken is the expert's with the probability ``beta_i``, else the
-learner's; what is stored with the state is always the expert's. Then the learner is cloned from all
-rounds so far, and from the demonstrations in ``train.data``, if there are any. It is not trained
-anew in each round, but goes on from its weights.
+In round ``i`` the expert acts with the probability ``beta_i``, else the learner; the action that is
+stored with the state is always the expert's. Then the learner clones all rounds so far, and the
+demonstrations in ``train.data``, if there are any. It is not trained anew in each round, but goes
+on from its weights.
 """
 
 import logging

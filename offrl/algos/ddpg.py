@@ -1,7 +1,7 @@
-"""DDPG (Lillicrap et al., 2016, arXiv:1509.02971): a deterministic actor that climbs a critic.
+"""DDPG (Lillicrap et al., 2016, arXiv:1509.02971): a deterministic actor maximises a critic.
 
-It is TD3 without its remedies, and has TD3's networks and rates, and its noise while exploring, in
-place of the paper's, so that a comparison shows what the remedies are worth.
+It is TD3 without its three remedies. Networks, learning rates and exploration noise are TD3's, not
+the paper's, so that a comparison shows what the remedies are worth.
 """
 
 from offrl.algos.base import register_algo

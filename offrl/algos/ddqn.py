@@ -1,8 +1,8 @@
-"""Double DQN (van Hasselt et al., 2016, arXiv:1509.06461) on recorded data: the network chooses
-the next action, its slow copy says what that is worth.
+"""Double DQN (van Hasselt et al., 2016, arXiv:1509.06461) on recorded data: the network chooses the
+next action, and its target network values it.
 
-It believes the values of actions that the data does not show; the algorithms that derive from it do
-not. The defaults are those of the code of Fujimoto et al. (2019, arXiv:1910.01708) for vectors; the
+Unlike the algorithms that derive from it, it trusts values of actions that the data does not show.
+The defaults are those of the code of Fujimoto et al. (2019, arXiv:1910.01708) for vectors; the
 target moves steadily instead of now and then. Of several critics the least value counts.
 """
 

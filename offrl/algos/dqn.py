@@ -1,5 +1,5 @@
 """Deep Q-learning (Mnih et al., 2015, doi:10.1038/nature14236): values of actions are regressed on
-rewards and what a slow copy, renewed now and then, finds the next state worth.
+rewards and the next state's value by a target network that is renewed now and then.
 
 By switches: double DQN (van Hasselt et al., 2016, arXiv:1509.06461), dueling networks (Wang et al.,
 2016, arXiv:1511.06581) and distributions of returns (C51: Bellemare et al., 2017,
@@ -63,10 +63,10 @@ class DQNConfig(TDConfig):
 class DQN(ActionValues):
     """Deep Q-learning.
 
-    The slow copy is renewed before the update by a batch that was processed when this was due. So
-    it is the same for all of several batches that are processed at once, and renewed later than
-    ``target_every`` says if there are more of these. If the copy alone makes the targets, they are
-    computed where a batch is processed, unless the copy is about to be renewed.
+    The target network is renewed before the first update whose batch was processed when this was
+    due. So it is the same for batches that are processed together, and renewed later than
+    ``target_every`` says if these are more. Targets that depend on it alone are computed when a
+    batch is processed, unless it is about to be renewed.
     """
 
     algo_config: DQNConfig
@@ -106,7 +106,7 @@ class DQN(ActionValues):
             return self.backup(batch, self._choices(next_obs, len(batch["dones"])))
 
     def _choices(self, obs: Any, size: int) -> Tensor:
-        """Give all actions, one-hot ``[B, A, A]``, with an allowed one for each that is not."""
+        """Return all actions, one-hot ``[B, A, A]``, with an allowed one for each forbidden one."""
         index = torch.arange(self.ac_dim, device=self.device).expand(size, -1)
         mask = allowed(obs)
         if mask is not None:

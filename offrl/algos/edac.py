@@ -47,7 +47,7 @@ class EDAC(SACN):
 
 
 def mean_similarity(gradients: Tensor) -> Tensor:
-    """Sum cosine similarities of ``[N, B, A]`` over pairs of critics, by ``N - 1`` (equation 4)."""
+    """Sum cosine similarities of ``[N, B, A]`` over pairs of critics; divide by N - 1 (eq. 4)."""
     directions = torch.nn.functional.normalize(gradients, dim=-1)
     num = len(directions)
     with_itself = directions.square().sum((0, 2))

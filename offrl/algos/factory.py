@@ -16,9 +16,9 @@ AlgoClass = TypeVar("AlgoClass", bound="type[Algo]")
 
 
 def register_algo(config_class: type[AlgoConfig]) -> Callable[[AlgoClass], AlgoClass]:
-    """Register an algorithm: decorate its class with the class of its section ``algo``.
+    """Register the decorated ``Algo`` subclass as an algorithm that configs can name.
 
-    config_class: a subclass of ``AlgoConfig``; its ``ALGO_NAME`` is the name of both.
+    config_class: its section ``algo``, an ``AlgoConfig`` whose ``ALGO_NAME`` is the name.
     """
 
     def register(algo_class: AlgoClass) -> AlgoClass:
@@ -30,7 +30,7 @@ def register_algo(config_class: type[AlgoConfig]) -> Callable[[AlgoClass], AlgoC
 
 
 def register_algo_factory_func(name: str) -> Callable:
-    """Register an algorithm whose class depends on the config: decorate a function
+    """Register the decorated function as an algorithm whose class depends on the config:
     ``algo_config -> (subclass of Algo, dict of keyword arguments)``.
 
     name: the ``ALGO_NAME`` of its section.

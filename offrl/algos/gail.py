@@ -1,8 +1,8 @@
 """GAIL (Ho & Ermon, 2016, arXiv:1606.03476): proximal policy optimisation whose rewards come from a
 discriminator ``D(s, a)``, which tells the steps of demonstrations from the policy's own.
 
-The rewards of a round are those of the discriminator that it met; then both learn from its steps,
-each in a step of its own optimizer for every batch.
+The rewards of a round are those of the discriminator before it; then both learn from its steps,
+with one step of each optimizer per batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ class GAIL(PPO):
             return logits.view(batch["mask"].shape)
 
     def _bounded(self, actions: Tensor) -> Tensor:
-        """Clip actions as the environment does; without bounds they would show whose they are."""
+        """Clip actions as the environment does; unclipped ones would give the policy away."""
         return actions if self.is_discrete else actions.clamp(-1.0, 1.0)
 
     def gradient_penalty(self, own: Sequence[Tensor], shown: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Goal prediction: what will be observed ``subgoal_horizon`` steps on.
+"""Goal prediction: predict the observation ``subgoal_horizon`` steps ahead.
 
 It is the high level of HBC (GTI: Mandlekar et al., 2020, arXiv:2003.06085) and of IRIS (Mandlekar
 et al., 2020, arXiv:1911.05321). A regression predicts the mean of what may come; a conditional
@@ -128,22 +128,23 @@ class GL(PlannerAlgo):
     def propose(
         self, batch: Mapping[str, Any], num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:
-        """Draw subgoals ``{key: [B, num_samples, ...]}``, as recorded, for what was ``seen``."""
+        """Draw subgoals ``{key: [B, num_samples, ...]}`` in the data's units, for what was
+        ``seen``."""
         said = self._propose(batch["obs"], num_samples, generators)
         return self.subgoal_normalizer.unnormalize(said)
 
     def _propose(
         self, obs: Any, num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:
-        """Draw the same as the network gives them."""
+        """Draw subgoals as ``propose`` does, but as the network outputs them."""
         predicted, _ = self.nets["goal_network"](obs)
         return map_leaves(lambda x: x.repeat_interleave(num_samples, dim=1), predicted)
 
     # -- statistics -------------------------------------------------------------------------------
 
     def set_statistics(self, obs: Stats, actions: Stats, subgoals: Stats | None = None) -> None:
-        """Take over statistics of a dataset, and those of the network's ``subgoals`` if these are
-        other ones; robomimic's planners give subgoals as they are recorded."""
+        """Normalise by a dataset's statistics, and ``subgoals`` by others if given: robomimic's
+        planners predict subgoals as they are recorded."""
         super().set_statistics(obs, actions)
         self.subgoal_normalizer = Normalizer(obs if subgoals is None else subgoals, self.device)
 
@@ -175,7 +176,7 @@ class GL_VAE(GL):
 
     def latent_subgoals(self, batch: Mapping[str, Any], num_prior_samples: int = 0) -> Tensor:
         """Encode the subgoals of a training batch: ``[B, Z]``, drawn from the posterior, or the
-        nearest of ``num_prior_samples`` draws from the prior, which acting knows alone."""
+        nearest of ``num_prior_samples`` draws from the prior, as while acting."""
         net, obs = self.nets["goal_network"], batch["obs"]
         posterior, _ = net.posterior(obs, given=batch["target_subgoals"])
         z = net.prior.draw(posterior, self.algo_config.vae.prior.temperature(self.epoch or 0))
@@ -186,7 +187,7 @@ class GL_VAE(GL):
         return z[:, 0]
 
     def draw_latents(self, batch: Mapping[str, Any], generators: Generators = None) -> Tensor:
-        """Draw subgoals that no decoder has seen: ``[B, Z]`` from the prior."""
+        """Draw latent subgoals ``[B, Z]`` from the prior, without decoding them."""
         return self.nets["goal_network"].latents(batch["obs"], generators, 1)[:, 0]
 
 

@@ -149,7 +149,7 @@ class HBC(Composite, HierarchicalAlgo):
 
     @property
     def goal_planner(self) -> Any:
-        """Give the part that predicts subgoals."""
+        """Return the part that predicts subgoals."""
         return self.parts["planner"]
 
     # -- training ---------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class HBC(Composite, HierarchicalAlgo):
         return {**own, "obs": with_goal(own["obs"], goal), "goal_obs": goal}
 
     def _followed(self, batch: Batch) -> dict[str, Tensor]:
-        """Give the subgoals to train the actor with: predicted ones, or those of the data."""
+        """Return the subgoals to train the actor with: predicted ones, or those of the data."""
         if self.algo_config.mode == "cascade":
             return self._plan(batch["planner"])
         latent = self.algo_config.latent_subgoal
@@ -204,12 +204,12 @@ class HBC(Composite, HierarchicalAlgo):
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
         planner, actor = self.parts["planner"], self.parts["actor"]
         obs, goal, state, generators, _ = seen
-        if state is None:  # as a state of zeros: a start, at which a subgoal is due
+        if state is None:  # the start of an episode, at which a subgoal is due
             left = torch.zeros(len(next(iter(obs.values()))), dtype=torch.long)
             state = {"steps_left": left, "subgoal": None, "actor": None}
         left, subgoal = state["steps_left"].cpu(), state["subgoal"]
         due = left == 0
-        if generators is not None:  # rows without one are nobody's
+        if generators is not None:  # rows without a generator are padding
             due &= torch.tensor([generator is not None for generator in generators])
         if subgoal is None or due.any():
             drawing = None
@@ -224,7 +224,7 @@ class HBC(Composite, HierarchicalAlgo):
 
 
 def follow_subgoals(planner: Any, actor: Any, stated: Mapping[str, Any]) -> None:
-    """Let the actor see the planner's observations and subgoals, where nothing else is said."""
+    """Let the actor see the planner's observations and subgoals, unless the config names others."""
     named = stated.get("modalities", {})
     if "obs" not in named:
         actor.modalities.obs = planner.modalities.obs

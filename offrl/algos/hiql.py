@@ -70,7 +70,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
 
     @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
-        """Let a goal be all that is seen, where nothing else is said."""
+        """Make the goal of all observations, unless the config names others."""
         if "goal" not in stated.get("modalities", {}):
             observation.modalities.goal = {
                 modality: [key for key in keys if key != LANGUAGE]
@@ -169,7 +169,7 @@ class HIQL(ActorCritic, HierarchicalAlgo):
     def action_distribution(
         self, obs: Obs, goal: Obs | None = None, state: Any = None
     ) -> tuple[Any, Any]:
-        """Give the actor's, for the likeliest subgoal, which is a new one in each step."""
+        """Return the actor's distribution for the likeliest subgoal, a new one in each step."""
         seen = self.prepare_obs(obs)
         predicted = self.nets["planner"](seen, self.prepare_obs(goal, "goal"))[0][PHI]
         subgoal = {PHI: models.normalized(predicted)[:, -1]}

@@ -20,7 +20,7 @@ from offrl.lazy import Tensor, torch
 from offrl.specs import with_goal
 from offrl.tree import map_leaves
 
-AT_ONCE = 2048  # subgoals that are judged, with many actions each
+AT_ONCE = 2048  # subgoals that are valued in one pass, with many actions each
 
 
 class ValuePlannerConfig(Section):
@@ -109,7 +109,7 @@ class ValuePlanner(Composite, PlannerAlgo, ValuesOfPart):
         return {"planner": planner.seen(obs, goal), "value_net": {"goal_obs": goals}}
 
     def plan(self, batch: Mapping[str, Any], generators: Generators = None) -> dict[str, Tensor]:
-        """Propose ``num_samples`` subgoals, and take the one of the highest value."""
+        """Propose ``num_samples`` subgoals, and return the one of the highest value."""
         num = self.algo_config.num_samples
         subgoals = self.parts["planner"].propose(batch["planner"], num, generators)
         goals = map_leaves(
@@ -122,7 +122,7 @@ class ValuePlanner(Composite, PlannerAlgo, ValuesOfPart):
         return map_leaves(lambda x: x[rows, best], subgoals)
 
     def _values(self, subgoals: Obs, goals: Any, generators: Generators) -> Tensor:
-        """Judge subgoals ``{key: [N, ...]}``, as they are recorded: ``[N, 1]``."""
+        """Compute values ``[N, 1]`` of subgoals ``{key: [N, ...]}``, in the data's units."""
         value, frames = self.parts["value_net"], self.global_config.train.frame_stack
         stacks = map_leaves(lambda x: x[:, None].repeat_interleave(frames, dim=1), subgoals)
         seen, values = value.prepare_obs(stacks), []

@@ -1,5 +1,5 @@
-"""PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor moves in the latent space of a VAE of the
-data's actions, so whatever it does the data has seen; a perturbation may lead a little beyond."""
+"""PLAS (Zhou et al., 2020, arXiv:2011.07213): the actor chooses latents of a VAE of the data's
+actions, so that its actions stay near the data's; a perturbation may lead a little beyond."""
 
 from typing import Annotated, Any
 

@@ -66,7 +66,7 @@ class Residual(SAC):
         return {} if stored.algo_name != algo_name else super().settings_from(algo_name, stored)
 
     def start_from(self, content: Mapping[str, Any]) -> None:
-        """Take over the policy of a checkpoint as the base, or of a residual one all weights."""
+        """Load a checkpoint's policy as the base, or all weights if it is residual itself."""
         model = {k: x for k, x in content["model"].items() if k not in NOT_OF_A_BASE}
         if content["algo_name"] == self.global_config.algo_name:
             self.deserialize({**weights_of(model), "base": model["base"]})

@@ -1,8 +1,8 @@
 """Soft actor-critic with a tuned temperature (Haarnoja et al., 2018, arXiv:1812.05905): a policy of
 high values and high entropy. It is SAC-N with two critics.
 
-Standard deviations before the tanh are from 0.007 to 7.5, logarithms of -5 to 2: what the usual
--20 would allow besides is as good as no noise, far from any entropy that is aimed at.
+Standard deviations before the tanh are from 0.007 to 7.5, logarithms from -5 to 2. The usual lower
+limit of -20 would also allow almost no noise, far from any target entropy.
 """
 
 from offrl.algos.base import register_algo

@@ -1,5 +1,5 @@
-"""SAC-N (An et al., 2021, arXiv:2110.01548): offline soft actor-critic whose many critics agree on
-little that the data does not show; the least of their values is believed."""
+"""SAC-N (An et al., 2021, arXiv:2110.01548): offline soft actor-critic with the minimum of many
+critics, which is low for actions that the data does not show, as critics disagree on them."""
 
 from typing import Any, Literal
 
@@ -48,7 +48,7 @@ class SACNConfig(TDConfig):
 
 @register_algo(SACNConfig)
 class SACN(ActorCritic):
-    """``entropy`` is the logarithm of the entropy's weight ``alpha``."""
+    """Critics and a stochastic ``actor``; ``entropy`` is the log of the entropy's weight."""
 
     algo_config: SACNConfig
     NUMBERS = {"entropy": "actor"}

@@ -2,9 +2,9 @@
 demonstrations, by 1, and not for its own. Half of each batch are demonstrations
 (``train.online.replay.demo_share``), so that the policy returns to what they show.
 
-What an environment calls an end says nothing of the reward behind it, but would stop the sum of
-rewards. So the last reward of an episode that terminated is received for ever
-(``infinite_horizon``): to end as demonstrations do is as good as to go on like them.
+A termination by the environment says nothing of later rewards, but would stop their sum. So the
+last reward of an episode that terminated is received for ever (``infinite_horizon``): to end as
+demonstrations do is as good as to go on like them.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from offrl.config.algo import adamw
 from offrl.config.section import options_of
 from offrl.lazy import Tensor, torch
 
-NUM_FIRST_CHUNKS = 4096  # that codes begin with
+NUM_FIRST_CHUNKS = 4096  # from which codes are initialised
 
 
 class VQConfig(Section):

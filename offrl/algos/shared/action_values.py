@@ -11,12 +11,12 @@ from offrl.specs import with_goal
 
 
 class ActionValues(TDLearner, PolicyAlgo):
-    """Critics of a few actions, which give all of these their values at once. There is no actor."""
+    """Critics that value all discrete actions at once. There is no actor."""
 
     ACTIONS = ("discrete",)
 
     def scores(self, obs: Any) -> Tensor:
-        """Give what the policy chooses the highest of, ``[B, A]``, for what the networks see."""
+        """Score all actions, ``[B, A]``, for prepared observations; the policy takes the best."""
         return self.nets["critic"].values(obs).amin(0)
 
     def best_guess(self, obs: Any, goal: Any = None) -> Tensor:

@@ -7,8 +7,8 @@ from offrl.normalize import CONVERSIONS, rot_6d_to_matrix
 
 
 def raw_action(algo: Any, action: Tensor) -> Tensor:
-    """Turn what ``act`` returned, ``[B, A]``, into what the environment takes: normalisation is
-    undone, rotations have their format (``train.action_config``), discrete actions are integers."""
+    """Turn actions of ``act``, ``[B, A]``, into the environment's: undo the normalisation, convert
+    rotations (``train.action_config``), and make discrete actions integers."""
     if algo.is_discrete:
         return action.argmax(-1)
     train, stats = algo.global_config.train, algo.action_normalizer.stats

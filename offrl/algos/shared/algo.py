@@ -53,7 +53,7 @@ class Algo(Modes):
     ):
         self.epoch: int | None = None  # set by train_on_batch
         self.validates = False
-        self._only_acts = False  # is a copy for another process (``state_to_act``)
+        self._only_acts = False  # true for a copy for another process (``state_to_act``)
         self._of_learning: Mapping[str, Any] = {}  # the state of optimizers that are not made yet
         self.global_config, self.algo_config = config, config.algo
         self.obs_spec, self.ac_dim = obs_spec, ac_dim
@@ -64,11 +64,11 @@ class Algo(Modes):
         self.nets.to(self.device)
 
         self.set_statistics(obs={}, actions={})
-        self._was_told = False  # of the data's statistics, of which there may be none
+        self._was_told = False  # whether ``set_statistics`` was called with the data's
         self.take_stock()
 
     def take_stock(self) -> None:
-        """Begin to learn with the networks as they are now."""
+        """Prepare optimizers and averages for the networks as they are now."""
         self.optim_params = self._optim_params()
         for name in self.optim_params:
             if name not in self.nets:
@@ -115,13 +115,13 @@ class Algo(Modes):
 
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
-        """Say which ``seq_length`` and ``frame_stack`` it wants, where they are not 1."""
+        """Return the ``seq_length`` and ``frame_stack`` that it needs, where they are not 1."""
         return {}
 
     @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
-        """Fill in, in the section ``observation`` of a config, what follows from the rest of it.
-        ``stated`` is what the config itself says there."""
+        """Fill in the keys of the section ``observation`` that follow from the others. ``stated``
+        holds those that the config itself sets."""
 
     @property
     def is_discrete(self) -> bool:
@@ -162,14 +162,14 @@ class Algo(Modes):
         from it. ``values(key)`` gives all steps of a dataset key (``SequenceDataset.values``)."""
 
     def inspect_lengths(self, lengths: Sequence[int]) -> None:
-        """Do the same with the number of steps of each demonstration."""
+        """Check the numbers of steps of the demonstrations; raise as ``inspect_data`` does."""
 
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose what the algorithm needs of a batch, move it to the device and normalise the
-        observations, which have the goal with them. ``pad_mask`` is ``[B, T, 1]`` if some steps
-        must not count, else ``None``."""
+        """Select the parts of a batch that the algorithm needs, move them to the device and
+        normalise the observations, which then include the goal. ``pad_mask`` is ``[B, T, 1]`` if
+        some steps must not count, else ``None``."""
         mask = batch.get("pad_mask") if self.global_config.train.mask_padded_steps else None
         parts = {key: self.needed(batch, key) for key in self.NEEDS}
         seen = {key: parts.pop(key) for key in ("obs", "next_obs") if key in parts}
@@ -180,8 +180,8 @@ class Algo(Modes):
     def train_on_batch(
         self, batch: dict[str, Any], epoch: int, validate: bool = False
     ) -> dict[str, Tensor]:
-        """Make one update, or none with ``validate``. Returns detached tensors without dimensions,
-        ``"loss"`` among them, so that nothing waits for the device."""
+        """Make one update; with ``validate`` only compute the losses. Returns detached scalar
+        tensors, ``"loss"`` among them, so that nothing waits for the device."""
         if not validate:
             self._refuse_a_copy()
         begins = epoch != self.epoch and not validate
@@ -233,14 +233,14 @@ class Algo(Modes):
         return logs | {names.get(key, key): float(value) for key, value in info.items()}
 
     def on_epoch_end(self, epoch: int) -> None:
-        """Move the learning rates that count epochs."""
+        """Update the learning rates whose schedules count epochs."""
         self._learning.on_epoch_end()
 
     def postprocess_batch_for_training(
         self, batch: dict[str, Any], obs_normalization_stats: Any = None
     ) -> dict[str, Any]:
-        """Give the batch back, as robomimic's loops call this and it is normalised already. Raises
-        ``ValueError`` for statistics that the algorithm was not told of."""
+        """Return the batch unchanged: robomimic's loops call this, but it is normalised already.
+        Raises ``ValueError`` for statistics without ``set_statistics``."""
         if obs_normalization_stats and not self.obs_normalizer.stats:
             raise ValueError(
                 "obs_normalization_stats: batches are normalised by the algorithm's own; call "
@@ -249,10 +249,10 @@ class Algo(Modes):
         return batch
 
     def on_gradient_step(self) -> None:
-        """Do nothing, as robomimic's loops call this and learning rates have moved already."""
+        """Do nothing: robomimic's loops call this, but learning rates are updated already."""
 
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
-        """Give ``batch[key]``. Raises ``ValueError`` if the config does not ask the data for it."""
+        """Return ``batch[key]``. Raises ``ValueError`` if the config does not load it."""
         if key not in batch:
             remedy = "train.hdf5_load_next_obs: set it to true"
             if key != "next_obs":
@@ -270,7 +270,7 @@ class Algo(Modes):
         return with_goal(self.prepare_obs(obs), self.prepare_obs(goal, "goal"))
 
     def prepare_states(self, obs_dict: Obs, goal_dict: Obs | None = None) -> dict[str, Any]:
-        """Do the same for observations ``{key: [B, ...]}``, or of frames ``[B, T, ...]``."""
+        """Call ``prepare`` with ``{key: [B, ...]}``, or ``[B, T, ...]`` if frames are stacked."""
         return self.prepare(self._with_time(obs_dict), goal_dict)
 
     def prepare_obs(self, obs: Obs | None, group: str = "obs") -> dict[str, Tensor] | Any:
@@ -296,13 +296,12 @@ class Algo(Modes):
     def optimize(
         self, name: str, loss: Tensor, max_grad_norm: float | None = None, measures: bool = True
     ) -> Tensor | None:
-        """Make one optimizer step of ``nets[name]``, whatever other networks the loss goes through.
+        """Make one optimizer step of ``nets[name]`` alone, whatever else the loss depends on.
 
-        The gradient is clipped at ``max_grad_norm``, or else at the ``max_gradient_norm`` of the
-        section of ``algo`` that is called as the network, or at ``train.max_grad_norm``. Returns
-        its squared norm (of each critic, ``[N]``); without ``measures``, or where the class does
-        not log it (``LOGS_GRADIENTS``), only if it is clipped. While the network does not learn
-        (``trains``), nothing happens and ``None`` is returned.
+        The gradient is clipped at ``max_grad_norm``, or else at ``max_gradient_norm`` in the
+        section of ``algo`` that has the network's name, or at ``train.max_grad_norm``. Returns its
+        squared norm, ``[N]`` for N critics. If it is not clipped and not measured (``measures``,
+        ``LOGS_GRADIENTS``), or the network is not training now (``trains``), returns ``None``.
         """
         if self.validates:  # maybe a policy that only acts, which has no optimizers
             return None
@@ -325,15 +324,15 @@ class Algo(Modes):
     # -- statistics and state ---------------------------------------------------------------------
 
     def set_statistics(self, obs: Stats, actions: Stats) -> None:
-        """Take over the statistics of a dataset: ``get_obs_normalization_stats()`` and
+        """Normalise by the statistics of a dataset: ``get_obs_normalization_stats()`` and
         ``get_action_normalization_stats()``."""
         self._was_told = True
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 
     def serialize(self) -> dict[str, Any]:
-        """Give all state, as tensors, numbers, strings, lists and dicts. Raises ``ValueError`` for
-        a copy in another process that only acts."""
+        """Return all state, as tensors, numbers, strings, lists and dicts. Raises ``ValueError``
+        for a copy in another process that only acts."""
         self._refuse_a_copy()
         with self.trained_weights():
             weights = {"nets": dict(self.nets.state_dict()), **self._average.serialize()}
@@ -342,11 +341,10 @@ class Algo(Modes):
         return {**weights, **self._learning.serialize(), **counters, "normalization": stats}
 
     def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """Take over what ``serialize`` returned, or a ``state_dict`` of the networks, robomimic's
-        too. What ``to_act`` made of it is loaded as far as acting takes it, and the rest when it is
-        asked for.
+        """Load what ``serialize`` returned, or a ``state_dict`` of the networks, also robomimic's.
+        If ``to_act`` marked it, the parts that acting needs are loaded, and the rest on demand.
 
-        load_optimizers: also that of the optimizers and their learning rates.
+        load_optimizers: load the state of the optimizers and learning rates as well.
         """
         for name in self.COUNTERS:
             setattr(self, name, state.get(name, 0))
@@ -371,7 +369,7 @@ class Algo(Modes):
             self.set_statistics(**state["normalization"])
 
     def state_to_act(self) -> dict[str, Any]:
-        """Give the attributes of a copy for another process that only acts."""
+        """Return the attributes of a copy that only acts, in another process."""
         own: Any = self.__reduce_ex__(2)[2]  # as a subclass's __getstate__ says
         state = {**own, "_only_acts": True, "_of_learning": {}}
         state.pop("_learning", None)
@@ -381,14 +379,14 @@ class Algo(Modes):
 
     @classmethod
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
-        """Give the overrides of a config of ``algo_name`` that follow from the ``stored`` config of
+        """Return overrides for a config of ``algo_name`` that follow from the ``stored`` config of
         the checkpoint that a training starts from. ``ValueError`` if it cannot start from it."""
         _check_start(algo_name, stored.algo_name)
         return {"algo": stored.algo.to_dict()}
 
     def start_from(self, content: Mapping[str, Any]) -> None:
-        """Take over the weights of a checkpoint, to train them further. Raises ``ValueError`` if
-        they are of another algorithm, or do not fit."""
+        """Load the weights of a checkpoint, to train them further. Raises ``ValueError`` if they
+        belong to another algorithm or do not fit."""
         _check_start(self.global_config.algo_name, content["algo_name"])
         self.deserialize(weights_of(content["model"]))
 

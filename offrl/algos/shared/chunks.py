@@ -55,11 +55,11 @@ class ChunkConfig(AlgoConfig):
 class ChunkPolicy(PolicyAlgo):
     """A policy that predicts chunks.
 
-    A subclass defines ``sample(obs, goal, generators)``: from prepared observations
-    ``{key: [B, To, ...]}`` and goals, with a source of randomness per row, the predicted actions as
-    the dataset normalises them, ``[B, Tp, A]`` or only those that are not past. ``batch`` in its
-    ``update`` has observations of To steps, and ``actions`` and a ``pad_mask`` of the Tp steps that
-    begin with the first of them.
+    A subclass defines ``sample(obs, goal, generators)``: it maps prepared observations
+    ``{key: [B, To, ...]}`` and goals, with a source of randomness per row, to actions that are
+    normalised as in the dataset, ``[B, Tp, A]`` or only those that are not past. In ``update``,
+    ``batch`` has observations of To steps, and ``actions`` and a ``pad_mask`` of Tp steps from the
+    first of these on.
     """
 
     algo_config: ChunkConfig
@@ -107,7 +107,7 @@ class ChunkPolicy(PolicyAlgo):
     # -- acting -----------------------------------------------------------------------------------
 
     def chunk(self, obs: Obs, goal: Obs | None = None, generators: Generators = None) -> Tensor:
-        """Predict the actions from now on, ``[B, H, A]``, as the dataset normalises them, from raw
+        """Predict the actions from now on, ``[B, H, A]``, normalised as in the dataset, from raw
         observations ``{key: [B, To, ...]}``."""
         seen = self.prepare(obs, goal)
         predicted = self.sample(seen, seen.get(GOAL), generators)
@@ -131,7 +131,7 @@ class ChunkPolicy(PolicyAlgo):
 
 
 def _held(actions: Tensor, mask: Tensor) -> Tensor:
-    """Put the nearest recorded action in the place of each of ``[B, T, A]`` that is not."""
+    """Replace padded actions ``[B, T, A]`` by the nearest recorded ones."""
     steps = torch.arange(actions.shape[1], device=actions.device)
     known = mask[..., 0] > 0
     first = known.int().argmax(1, keepdim=True)

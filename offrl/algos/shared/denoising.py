@@ -100,7 +100,7 @@ class DenoisingPolicy(ChunkPolicy):
 
     algo_config: DenoisingConfig
 
-    steps_key: str  #: Of ``algo``: how many steps lead from noise to actions.
+    steps_key: str  #: The key of ``algo`` with the number of denoising steps.
 
     def _create_networks(self) -> None:
         horizon = self.algo_config.horizon
@@ -124,8 +124,8 @@ class DenoisingPolicy(ChunkPolicy):
         return seen, models.random_rows("randn", seen.new_zeros(shape), generators)
 
     def warn_if_slow(self, control_freq: float) -> None:
-        """Measure a step of denoising, and say how long a chunk takes if that is longer than a step
-        of the control, of which ``control_freq`` make a second."""
+        """Measure a denoising step, and log how long a chunk takes if that is longer than a control
+        step (``control_freq`` in Hz)."""
         frames, spec = self.algo_config.horizon.observation_horizon, self.obs_spec.groups
         seen: dict[str, Any] = {
             key: torch.zeros(1, frames, *x.shape) for key, x in spec["obs"].items()

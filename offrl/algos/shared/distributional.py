@@ -13,8 +13,8 @@ AlgoClass = TypeVar("AlgoClass", bound=type[Algo])
 
 
 class DistributionalCritic(TDLearner):
-    """Before an algorithm with ``backup`` and ``critic_losses``: these with one critic that
-    gives a probability to each of some returns."""
+    """A mixin that gives an algorithm one critic with a probability for each of several returns, by
+    ``backup`` and ``critic_losses`` of its own."""
 
     algo_config: Any  # of a subclass, with ``critic.distributional``
 

@@ -20,8 +20,8 @@ class Composite(Algo):
     """
 
     GROUPS = ("obs", "goal", "subgoal")
-    LOG_NAMES: ClassVar[Mapping[str, str]]  #: What stands before a part's names in the log.
-    PLACES: ClassVar[Mapping[str, str]] = {}  #: Sections of parts that are not called as these.
+    LOG_NAMES: ClassVar[Mapping[str, str]]  #: The prefix of a part's names in the log.
+    PLACES: ClassVar[Mapping[str, str]] = {}  #: Sections of parts under other names.
 
     parts: dict[str, Any]
 
@@ -161,7 +161,7 @@ class Composite(Algo):
 
 
 def check_horizon(key: str, config: AlgoConfig, lengths: Sequence[int]) -> None:
-    """Raise ``ValueError`` where the subgoals of ``config[key]`` steps on are all ends of
+    """Raise ``ValueError`` if ``config[key]`` is so long that all subgoals are ends of
     demonstrations."""
     if config[key] > max(lengths):
         raise ValueError(

@@ -16,6 +16,6 @@ def allowed(obs: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def masked(scores: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
-    """Give scores, values or logits ``[..., B, A]``, with ``FORBIDDEN`` for forbidden actions."""
+    """Set the scores (values or logits ``[..., B, A]``) of forbidden actions to ``FORBIDDEN``."""
     mask = allowed(obs)
     return scores if mask is None else scores.masked_fill(~mask, FORBIDDEN)

@@ -21,10 +21,8 @@ REMEDY = "make its networks smaller (algo, observation.encoder), or use a machin
 
 
 def made_within_memory(algo_name: str, device: torch.device | str, make: Callable[[], T]) -> T:
-    """Give what ``make`` returns; ``ValueError`` where its tensors cannot all fit in memory, which
-    is known before they are made.
-
-    What is large is first counted on the ``meta`` device, where tensors have shapes and no content.
+    """Return ``make()``; raise ``ValueError`` before its tensors are made if they cannot fit in
+    memory. A large model is first counted on the ``meta`` device, where tensors have no content.
     """
     free = min(free_bytes("cpu"), free_bytes(device))  # made on the one, moved to the other
     before = torch.get_rng_state()
@@ -51,7 +49,7 @@ class _TooLarge(Exception):
 
 
 class _Counted(TorchFunctionMode):
-    """Sums what new tensors take, and raises before it exceeds a limit."""
+    """Sums the sizes of new tensors, and raises before the sum exceeds a limit."""
 
     def __init__(self, limit: float) -> None:
         super().__init__()
@@ -64,7 +62,7 @@ class _Counted(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in FACTORIES:
             self._add(_bytes_asked(function, args, kwargs))
-        elif function is torch.Tensor.clone:  # a slow copy of a network
+        elif function is torch.Tensor.clone:  # a target network
             self._add(args[0].nbytes)
         return function(*args, **kwargs)
 
@@ -77,7 +75,7 @@ class _Counted(TorchFunctionMode):
 
 
 def _bytes_asked(function: Callable, args: Any, kwargs: dict[str, Any]) -> int | None:
-    """Give what a tensor takes that a factory is about to make; ``None`` if that is no number."""
+    """Return the size of a tensor that a factory is about to make; ``None`` if it overflows."""
     shape = {
         k: v for k, v in kwargs.items() if k in ("size", "dtype", "fill_value", "start", "end")
     }

@@ -25,7 +25,7 @@ class Model(nn.Module):
 
 
 class Networks(Model):
-    """The networks of an algorithm, used as it uses them."""
+    """The networks of one of offrl's algorithms as a ``Model``."""
 
     def __init__(self, algo: Any):
         super().__init__()
@@ -52,7 +52,7 @@ class Networks(Model):
         return actions[0] if is_one else actions
 
     def _batch(self, x: Obs | Tensor) -> tuple[Obs, bool]:
-        """Give observations ``{key: [B, ...]}``, and whether they were those of one environment."""
+        """Return observations ``{key: [B, ...]}``, and whether they were of one environment."""
         obs, groups = self._algo.named(x), self._algo.obs_spec.groups["obs"]
         frames = self._algo.global_config.train.frame_stack > 1
         own = [(obs[key].ndim, len(spec.shape) + frames) for key, spec in groups.items()]

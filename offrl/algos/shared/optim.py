@@ -37,8 +37,8 @@ class Learning:
     def step(
         self, name: str, net: "torch.nn.Module", loss: Tensor, limit: float | None, measures: bool
     ) -> Tensor | None:
-        """Move the weights of a network down the gradient of a loss, and its learning rate if that
-        counts steps. Returns the squared norm of the gradient, if it is clipped or measured."""
+        """Make an optimizer step of a network, and update its learning rate if that counts steps.
+        Returns the squared norm of the gradient, if it is clipped or measured."""
         from offrl.kernels.optim import parts_of
 
         optimizer, parameters = self.optimizers[name], self.parameters[name]
@@ -54,7 +54,7 @@ class Learning:
         return norm
 
     def on_epoch_end(self) -> None:
-        """Move the learning rates that count epochs."""
+        """Update the learning rates whose schedules count epochs."""
         with warnings.catch_warnings():
             # A training that was resumed right here made its steps in another process.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
@@ -62,14 +62,14 @@ class Learning:
                 self.schedules[name].step()
 
     def serialize(self) -> dict[str, Any]:
-        """Give the part of a checkpoint that is theirs."""
+        """Return their part of a checkpoint."""
         return {
             "optimizers": {name: own.state_dict() for name, own in self.optimizers.items()},
             "lr_schedulers": {name: own.state_dict() for name, own in self.schedules.items()},
         }
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Take over a copy of that part of a checkpoint."""
+        """Load a copy of their part of a checkpoint."""
         for name, stored in state.get("optimizers", {}).items():
             self.optimizers[name].load_state_dict(copy.deepcopy(stored))
         for name, stored in state.get("lr_schedulers", {}).items():
@@ -97,7 +97,7 @@ def make_optimizer(
 
 
 def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] | None:
-    """Give the factor on the initial rate after ``t`` epochs, or optimizer steps with
+    """Return the factor on the initial rate as a function of epochs, or of optimizer steps with
     ``step_every_batch``; ``None`` if the rate is constant."""
     if rate.scheduler_type == "cosine":
         total, warmup = _horizon(rate, config), rate.warmup_steps

@@ -189,16 +189,16 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
     def estimates(
         self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """Give what updates need besides observations and actions, of all ``rows`` ``[N L]``: here
-        what the policy that took the steps says of them. ``mask`` is ``[N, L]``."""
+        """Compute what updates need besides observations and actions, for all ``rows`` ``[N L]``:
+        by default the estimates of the policy that took the steps. ``mask`` is ``[N, L]``."""
         pi, values = self.policy_and_values(rows)
         log_probs = pi.log_prob(rows["actions"])[:, 0]
         found = self.gae(values, batch["rewards"], batch["terminated"], mask)
         return {"log_probs": log_probs, "values": values, **found}
 
     def received(self, batch: Mapping[str, Any], mask: Tensor) -> dict[str, Tensor]:
-        """Give what environments gave in a round, ``[N L]`` each; zero where there is no step, as
-        no weight takes a NaN out of a mean."""
+        """Return ``rewards`` and ``terminated`` of a round, ``[N L]`` each; zero where there is no
+        step, as a NaN there would spoil a mean despite the mask."""
         given = {key: batch[key].cpu() for key in ("rewards", "terminated")}
         return {k: x.masked_fill(~mask, 0).flatten().to(self.device) for k, x in given.items()}
 
@@ -223,7 +223,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return {"advantages": found, "returns": found + values, "explained_variance": explained}
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Make all updates of a round. Returns what the last one says."""
+        """Make all updates of a round. Returns the numbers for the log of the last one."""
         info: dict[str, Any] = {}
         for batch in self.minibatches(self.process_batch_for_training(data)):
             info = self.train_on_batch(batch, self.epoch or 1)
@@ -349,8 +349,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return self._allowed(pi, seen), state
 
     def raw_action(self, action: Tensor) -> Tensor:
-        """Give what the environment takes; real-valued actions within [-1, 1] before normalisation
-        is undone. (Those that are learned from have no bounds.)"""
+        """Return the environment's actions; real-valued ones are clipped to [-1, 1] before the
+        normalisation is undone. (The actions that are learned from have no bounds.)"""
         return super().raw_action(action if self.is_discrete else action.clamp(-1.0, 1.0))
 
     def get_state_value(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:

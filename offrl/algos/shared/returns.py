@@ -3,10 +3,10 @@
 All arrays are ``[N, L]``, of NumPy: ``N`` environments and ``L`` rows, in which row ``l + 1`` holds
 what was observed after the step of row ``l``. ``ends`` marks steps behind which nothing of the same
 episode follows but that observation: the last ones of episodes and of the rollout. Its value stands
-for all that is to come, unless the step ``terminated`` the episode: then nothing comes. What stands
-in rows from which no step was taken counts nowhere, and means nothing in results.
+for all later rewards, unless the step ``terminated`` the episode: then there are none. Rows from
+which no step was taken are ignored, and meaningless in results.
 
-They run backwards, a step of all environments at a time: on a device each would be a call.
+The sums run backwards, one step of all environments at a time: on a GPU each would be a kernel.
 """
 
 import numpy as np
@@ -17,8 +17,8 @@ Bools = NDArray[np.bool_]
 
 
 def ends_of(mask: Bools) -> Bools:
-    """Say where steps are the last ones of an episode or of the rollout: those behind which comes a
-    row without a step, by the ``mask`` of rows from which one was taken."""
+    """Say where steps are the last ones of an episode or of the rollout: the next row has no step,
+    by the ``mask`` of rows from which a step was taken."""
     ends = np.ones_like(mask)
     ends[:, :-1] = ~mask[:, 1:]
     return ends

@@ -21,17 +21,17 @@ class TDLearner(ValueAlgo):
 
     A batch is made of transitions: observations ``[B, frames, ...]``, actions ``[B, 1, A]``,
     rewards ``[B, 1]`` summed over ``n_step`` steps, and ``discounts`` ``[B, 1]``, the factor of the
-    value after them: 0 where the episode terminated. It may have ``weights`` ``[B, 1]`` of samples
-    that were not drawn all alike. A network's slow copy (``self.add_target``) is ``<name>_target``.
+    value after them: 0 where the episode terminated. It may have ``weights`` ``[B, 1]`` for samples
+    of unequal probability. A network's target network (``self.add_target``) is ``<name>_target``.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("obs", "next_obs", "actions", "rewards", "dones")
     COUNTERS: ClassVar[tuple[str, ...]] = ("num_updates",)
-    #: Numbers that it may learn (``models.Scalar``), each with the network whose rate it has.
+    #: Learned numbers (``models.Scalar``), each with the network whose learning rate it has.
     NUMBERS: ClassVar[Mapping[str, str]] = {}
     #: Critics normalise the outputs of each hidden layer.
     LAYER_NORM: ClassVar[bool] = False
-    #: With robomimic's complete configs, slow copies are in training mode as well.
+    #: With robomimic's complete configs, target networks are in training mode as well.
     TRAINS_TARGETS: ClassVar[bool] = False
 
     algo_config: TDConfig
@@ -60,7 +60,7 @@ class TDLearner(ValueAlgo):
         return self.global_config.train.frame_stack
 
     def add_critics(self, network: type | None = None, **options: Any) -> None:
-        """Add ``critic`` and its slow copy: ``models.Critics``, or another ``network``."""
+        """Add ``critic`` (``models.Critics`` or another ``network``) and its target."""
         config = self.algo_config.critic
         self.nets["critic"] = (network or models.Critics)(
             self.obs_spec,
@@ -79,13 +79,13 @@ class TDLearner(ValueAlgo):
         return given | learning_rates(**rates)
 
     def add_target(self, name: str) -> None:
-        """Add a slow copy of ``nets[name]``, called ``<name>_target``."""
+        """Add a target network of ``nets[name]``, called ``<name>_target``."""
         self.nets[f"{name}_target"] = copy.deepcopy(self.nets[name]).requires_grad_(False).eval()
 
     def update_targets(self, *names: str) -> None:
-        """Move every slow copy, or those of ``names``, towards its network by ``algo.target_tau``
-        (Polyak averaging, one kernel for all weights of each). Statistics of batch normalisation
-        are copied as they are. While validating nothing happens."""
+        """Move all target networks, or those of ``names``, towards their networks by
+        ``algo.target_tau`` (Polyak averaging, one kernel for the weights of each). Statistics of
+        batch normalisation are copied. While validating nothing happens."""
         if self.validates:
             return
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(1 - self.algo_config.target_tau)
@@ -230,8 +230,8 @@ class TDLearner(ValueAlgo):
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
 
     def optimize_critics(self, batch: Batch, losses: Tensor) -> dict[str, Any]:
-        """Make one optimizer step of each critic. Returns numbers for the log, where ``loss`` is
-        the sum of the ``losses``, to which you add others."""
+        """Make one optimizer step of each critic. Returns numbers for the log; ``loss`` is the sum
+        of ``losses``, to which you add other losses."""
         info = {f"Critic/Critic{i}_Loss": loss for i, loss in enumerate(losses, 1)}
         info["Critic/Done_Mask_Percentage"] = 100 * (1 - batch["dones"]).mean()
         norms = self.optimize("critic", losses.sum())
@@ -276,7 +276,7 @@ def spread(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def frames_from(obs: Obs, starts: Tensor | int, num: int) -> Obs:
-    """Take ``num`` frames of windows ``[B, T, ...]``, from one start on, or each's own ``[B]``."""
+    """Take ``num`` frames of windows ``[B, T, ...]`` from a start on: one for all, or ``[B]``."""
     if isinstance(starts, int):
         stop = starts + num
         return {k: x if x.shape[1] == num else x[:, starts:stop] for k, x in obs.items()}

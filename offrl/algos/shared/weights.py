@@ -39,8 +39,8 @@ class Average:
         average([self._averages[name] for name in names], weights, 0)
 
     def settle(self, parameters: "Iterable[torch.nn.Parameter]") -> None:
-        """Let these, which do not learn any more, be their averages, so that others learn from what
-        acts. Averages must not be shown."""
+        """Replace parameters that no longer learn by their averages, so that other networks learn
+        from the weights that act. Averages must not be shown."""
         for name in self._names(parameters) if self._averages else ():
             self.weights[name].data.copy_(self._averages[name])
 
@@ -65,7 +65,7 @@ class Average:
             self.shown = shown
 
     def serialize(self) -> dict[str, Any]:
-        """Give what a checkpoint holds of it: ``{"ema": ...}``, or nothing."""
+        """Return its part of a checkpoint: ``{"ema": ...}``, or nothing."""
         if not self._config.enabled:
             return {}
         weights = {name: x.detach() for name, x in (self._averages or self.weights).items()}
@@ -76,8 +76,8 @@ class Average:
     ) -> None:
         """Take over what ``serialize`` gave; without it, begin with the weights as they are.
 
-        weights: those that are trained, where the networks have the averages already. These are
-            shown from here on, and the weights take a place of their own when they are asked for.
+        weights: the trained weights, if the networks hold the averages already. The averages are
+            shown from here on, and the weights are kept apart until they are asked for.
         """
         stored = state.get("ema")
         if stored is not None and not self._config.enabled:
@@ -98,16 +98,16 @@ class Average:
 
 
 def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what ``serialize`` gave without what only serves to go on with the same training."""
+    """Return a serialized model without the parts that only resuming the training needs."""
     weights = {key: model[key] for key in ("nets", "ema") if key in model}
     parts = {name: weights_of(part) for name, part in model.get("parts", {}).items()}
     return {**weights, "parts": parts} if parts else weights
 
 
 def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Mark what ``serialize`` gave, so that an algorithm loads only what acting takes: averaged
-    weights in the place of those that are trained, and no optimizers. It loads these should it
-    learn, or be serialized, after all."""
+    """Mark a serialized model so that an algorithm loads only what acting needs: averaged weights
+    in place of the trained ones, and no optimizers. The rest is loaded if it learns or is
+    serialized after all."""
     if not {"nets", "normalization"} & model.keys():  # of parts, the whole has the networks
         model = {"nets": model}
     parts = {name: to_act(part) for name, part in model.get("parts", {}).items()}
@@ -117,8 +117,8 @@ def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
 def fitting(
     algo_name: str, own: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Give what ``serialize`` returned, or a ``state_dict``, also robomimic's, with the names of an
-    algorithm's ``own`` weights. ``ValueError`` unless names and shapes are the same."""
+    """Return the weights of a serialized model or a ``state_dict``, also robomimic's, by the names
+    of an algorithm's ``own`` weights. ``ValueError`` unless names and shapes match."""
     weights = state.get("nets", state)
     if weights.keys() != own.keys():
         from offrl.robomimic.checkpoints import upgrade_model
