@@ -25,7 +25,7 @@ from offrl.processes import Interrupted, changed_environ, foreign, is_explained
 
 
 class AboveTheBar(logging.Handler):
-    """Messages of the package at the terminal, which do not break a progress bar."""
+    """Writes offrl's log messages to the terminal without breaking a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
@@ -34,8 +34,8 @@ class AboveTheBar(logging.Handler):
 
 
 def commands(named: str | None = None) -> dict[str, ModuleType]:
-    """Import the modules of ``offrl.tools``, by the names of their commands: the one that is
-    ``named`` or, if there is none of that name, all of them."""
+    """Import the modules of ``offrl.tools``, by the names of their commands: only the one
+    ``named``, or all of them if there is no such command."""
     names = {m.name.replace("_", "-"): m.name for m in pkgutil.iter_modules(tools.__path__)}
     if named in names:
         names = {named: names[named]}
@@ -60,7 +60,7 @@ def make_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit status. Errors that are the user's to mend are one line."""
+    """Run a command and return its exit status. Errors that the user can correct are one line."""
     # Threads that wait spin for so many rounds before they sleep: libgomp's default makes trainings
     # side by side ten times slower, this one costs nothing (docs/benchmarks.md).
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     modules = commands(argv[0] if argv else None)
     args = make_parser(modules).parse_args(argv)
-    # The command, without the number of processes, of which nothing depends on that.
+    # The command without the number of processes, as no result depends on that.
     args.words = re.sub(r" --workers[ =]\d+", "", shlex.join(["offrl", *argv]))
     package, terminal = logging.getLogger("offrl"), AboveTheBar()
     package.setLevel(logging.INFO)
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         follows = {FOLLOWED: "1"} if getattr(args, "follow_links", False) else {}
         with _signals_interrupt(), changed_environ(follows):
-            # A user's own may lie here. Where nobody named any, nothing in this folder is imported.
+            # A user's modules may be in this folder. Nothing in it is imported unless named.
             allow([*named(), *modules_of(getattr(args, "env", ""))], os.getcwd())
             import_all(getattr(args, "module", []), os.getcwd())
             return modules[args.command].run(args)
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, with all that it tidies up and says."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, with the same cleanup and messages."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise Interrupted(number)
@@ -122,14 +122,14 @@ def _signals_interrupt() -> Iterator[None]:
     after, reported = signal.SIG_DFL, sys.unraisablehook
 
     def unraised(lost: Any) -> None:
-        # Python was tidying up (a weak reference, ``__del__``), where nothing can be raised: once
-        # more, in a moment.
+        # Python was in a callback that cannot raise (a weak reference, ``__del__``): send the
+        # signal once more, in a moment.
         if not isinstance(lost.exc_value, KeyboardInterrupt):
             return reported(lost)
         number, left = getattr(lost.exc_value, "signal", signal.SIGINT), threading.Event()
 
         def send_again() -> None:
-            left.wait()  # or it would be lost in here
+            left.wait()  # or the signal would be lost in here
             time.sleep(0.01)
             os.kill(os.getpid(), number)
 
@@ -164,7 +164,7 @@ def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 def _nobody_reads() -> bool:
-    """Say whether the reader of the output has ended, as ``head`` does; more is discarded."""
+    """Say whether the reader of the output has ended, as ``head`` does; discard further output."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, 0)

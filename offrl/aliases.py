@@ -1,5 +1,5 @@
-"""Let earlier names and forms work for one version more: modules that have moved, and policies
-that are called, or written, with what they see as several arguments."""
+"""Keep earlier names and forms for one more version: the names of modules that have moved, and
+policies whose methods take the parts of what they see as separate arguments."""
 
 import inspect
 import sys
@@ -109,7 +109,7 @@ MOVED: dict[str, str] = {  # the earlier path of a module -> where it is now
 
 
 class Moved(MetaPathFinder, Loader):
-    """Finds the module that an earlier path means. Nothing is imported before it is asked for."""
+    """Imports a module under its earlier path, when that path is first imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -117,7 +117,7 @@ class Moved(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python to make the module, whose place the one that is meant takes."""
+        """Return ``None``: Python makes a module, which ``exec_module`` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = import_module(MOVED[module.__name__])
@@ -127,8 +127,8 @@ sys.meta_path.append(Moved())
 
 
 def in_one_or_several(method: Callable[..., Any], kind: type[tuple]) -> Callable[..., Any]:
-    """Let ``act`` and ``explore`` be called with one argument of this ``kind``, or with its parts,
-    ``(obs, goal, state, generators)``; and let them be written in either way."""
+    """Make a method that can be called with one argument of this ``kind`` or with its parts,
+    ``(obs, goal, state, generators)``, of one that is written in either form."""
     is_earlier = len(inspect.signature(method).parameters) > 2
     num_parts = 4 if method.__name__ == "act" else 5
 

@@ -1,9 +1,9 @@
-"""The process beside a program that works on Ray: it cleans up, and says what the program cannot.
+"""The process beside a program that works on Ray: it cleans up, and prints what it cannot.
 
 Ray ends a program without a word when Ray's own processes are lost; this process outlives the
 program. It is a script, ``python beside_ray.py FOLDER MARK``, as it must import nothing that ends
 with Ray. It reads lines of JSON from its input: the addresses that are ``watched``
-(``{name: [host, port]}``), and what to ``say`` if the program ends without taking that back.
+(``{name: [host, port]}``), and the text to ``say`` if the program ends without withdrawing it.
 """
 
 import glob
@@ -18,14 +18,14 @@ import time
 from collections import Counter
 from typing import Any
 
-TIDY_S = 10.0  # seconds that a program has to tidy up when its Ray is lost
+TIDY_S = 10.0  # seconds that a program has to clean up when its Ray is lost
 
 
 def follow() -> str:
-    """Follow the program to its end, and stop it if its Ray is lost. Returns the words to print."""
+    """Follow the program to its end, and stop it if its Ray is lost. Returns the text to print."""
     known: dict[str, Any] = {"watched": {}, "say": ""}
     silent, lost, program = Counter[str](), None, os.getppid()
-    while os.getppid() == program:  # others may keep its end of the pipe open
+    while os.getppid() == program:  # other processes may keep the pipe open
         if select.select([0], [], [], 0.5)[0]:
             lines = os.read(0, 1 << 16).splitlines()  # each was written as a whole
             if not lines:
@@ -42,7 +42,7 @@ def follow() -> str:
                 lost = time.monotonic()
                 print(f"offrl: Ray is lost: its {name} does not answer", file=sys.stderr)
                 os.kill(program, signal.SIGTERM)
-        if lost is not None and time.monotonic() - lost > TIDY_S:  # it waits for an answer of Ray
+        if lost is not None and time.monotonic() - lost > TIDY_S:  # it hangs in a call of Ray
             os.kill(program, signal.SIGKILL)
     return known["say"]
 
@@ -50,7 +50,7 @@ def follow() -> str:
 def clean(folder: str, mark: str) -> None:
     """Remove the folder, and end all processes with the mark, some of which Ray would leave."""
     found = True
-    while found:  # what was killed may have started another
+    while found:  # a killed process may have started another one
         found = False
         for environ in glob.glob("/proc/[0-9]*/environ"):
             try:

@@ -48,7 +48,7 @@ def describe_policy(
     reward_stats: Mapping[str, Any],
     instructions: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give what a checkpoint holds of a policy: all that makes it act again.
+    """Return the content of a checkpoint that is needed to act with its policy again.
 
     obs_shapes: the shape of each observation as networks see it.
     instructions: ``{sentence: [E]}``, the embeddings that it was trained with.
@@ -76,13 +76,13 @@ def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write a checkpoint. At any moment either the old file or the new one is there, whole."""
     size = sum(getattr(leaf, "nbytes", 0) for leaf in leaves(content).values())
     with _interrupts_wait(), whole_file(path, size) as partial, open(partial, "wb") as file:
-        torch.save(map_leaves(lambda leaf: leaf, content), file)  # dicts, whatever maps there were
+        torch.save(map_leaves(lambda leaf: leaf, content), file)  # any mappings become dicts
 
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Let Ctrl-C take effect afterwards: torch makes another error of one in mid-write. A program
-    with a handler of its own knows when one may."""
+    """Delay Ctrl-C to the end of the block: in mid-write torch would turn it into another error. A
+    program's own handler is left alone."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -134,8 +134,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def brought_up_to_date(content: dict[str, Any]) -> dict[str, Any]:
-    """Give a checkpoint of robomimic or of an earlier offrl the layout of today. What an earlier
-    offrl did not save is filled in, in ``content`` itself."""
+    """Bring a checkpoint of robomimic or of an earlier offrl into the present layout. Parts that an
+    earlier offrl did not save are added to ``content`` itself."""
     content = upgrade_checkpoint(content)
     progress, acting = content.get("variable_state"), content.get("online")
     if isinstance(progress, dict) and "step" in progress and "last_step" not in progress:
@@ -174,8 +174,8 @@ def _check_parts(content: Mapping[str, Any], where: object, how: str = "ckpt_dic
 
 
 def _check_sums(path: str | Path) -> None:
-    """Raise ``ValueError`` unless all bytes are those that were written, by the checksums in the
-    file, which ``torch.load`` does not compare."""
+    """Raise ``ValueError`` unless the bytes match the checksums in the file, which ``torch.load``
+    does not compare."""
     with open(path, "rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(f"{path}: not a checkpoint, or one that is cut off; copy it again")
@@ -194,7 +194,7 @@ def _check_sums(path: str | Path) -> None:
 
 
 def _newer_version(content: Mapping[str, Any]) -> str | None:
-    """Give the version of offrl that wrote a checkpoint, if this one is older."""
+    """Return the version of offrl that wrote a checkpoint, if this one is older."""
     written, this = str(content.get("provenance", {}).get("offrl", "")), __version__
     numbers = [[int(n) for n in re.findall(r"\d+", version)] for version in (written, this)]
     return written if numbers[0] > numbers[1] else None
@@ -202,7 +202,7 @@ def _newer_version(content: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def while_loading(content: Mapping[str, Any], where: object) -> Iterator[None]:
-    """Let a ``ValueError`` name the checkpoint, and say where a newer offrl wrote it."""
+    """Let a ``ValueError`` name the checkpoint, and say if a newer offrl wrote it."""
     try:
         yield
     except ValueError as error:
@@ -214,7 +214,7 @@ def while_loading(content: Mapping[str, Any], where: object) -> Iterator[None]:
 def maybe_dict_from_checkpoint(
     ckpt_path: str | Path | None = None, ckpt_dict: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Give a checkpoint's content: of the file ``ckpt_path``, or ``ckpt_dict``, exactly one."""
+    """Return a checkpoint's content. Give either the file ``ckpt_path`` or ``ckpt_dict``."""
     if (ckpt_path is None) == (ckpt_dict is None):
         raise ValueError("give either ckpt_path or ckpt_dict")
     if ckpt_dict is not None:
@@ -231,7 +231,7 @@ def config_from_checkpoint(
 ) -> tuple[Config, dict[str, Any]]:
     """Read the config of a checkpoint. Returns it and the checkpoint.
 
-    Raises ``ValueError`` if it is of another algorithm than ``algo_name``, where that is given, or
+    Raises ``ValueError`` if ``algo_name`` is given and the checkpoint is of another algorithm, or
     if its policy needs a module that is neither imported already nor named.
 
     modules: your own modules that the checkpoint may name. They are imported.
@@ -256,14 +256,13 @@ def policy_from_checkpoint(
 ) -> tuple[RolloutPolicy, dict[str, Any]]:
     """Load a policy that is ready to act. Returns it and the checkpoint that it came from.
 
-    Its networks have the averaged weights at once, where ``train.ema`` says so, and there are no
-    optimizers. These and the weights that were trained are loaded once it learns or is serialized;
-    until then ``ckpt_dict`` must stay as it is.
-    Checkpoints of robomimic are read as well. Raises ``FileNotFoundError``, or ``ValueError`` for
-    what is no checkpoint, is damaged, or names modules that ``config_from_checkpoint`` refuses.
+    With ``train.ema`` its networks have the averaged weights. Optimizers and the trained weights
+    are loaded once it learns or is serialized; until then ``ckpt_dict`` must stay as it is.
+    Checkpoints of robomimic are read as well. Raises ``FileNotFoundError``, or ``ValueError`` for a
+    file that is damaged, no checkpoint, or refused by ``config_from_checkpoint``.
 
     ckpt_path: a ``.pth`` file.
-    ckpt_dict: instead of it, what ``maybe_dict_from_checkpoint`` returned.
+    ckpt_dict: the content of a checkpoint instead of a file.
     device: ``None``: a GPU if there is one, else the CPU.
     verbose: log the config and the networks.
     modules: your own modules that the checkpoint may name. They are imported.
@@ -287,10 +286,9 @@ def policy_from_checkpoint(
 
 
 def instruction(algo: Any, content: Mapping[str, Any], lang: str | None = None) -> Any:
-    """Give the embedding ``[E]`` of ``lang``. Without it, that of the sentence that the policy of
-    this checkpoint was trained to obey, or ``None`` unless there is exactly one.
-
-    Only sentences that the policy was not trained with need the language model.
+    """Return the embedding ``[E]`` of the sentence ``lang``, by default of the only instruction
+    that the policy of this checkpoint was trained with; ``None`` if there are none or several. Only
+    sentences that the policy was not trained with need the language model.
     """
     if not any(LANGUAGE in group for group in algo.obs_spec.groups.values()):
         if lang:
@@ -326,8 +324,8 @@ def _check_statistics(algo: Any) -> None:
 
 
 def env_args_of(content: Mapping[str, Any], env_name: str | None = None) -> dict[str, Any]:
-    """Give what makes a checkpoint's environment, or ``env_name`` in its place, which may be one of
-    several that the policy was trained in; gymnasium's of that name where there was none."""
+    """Return the ``env_args`` of a checkpoint's environment, or of ``env_name`` instead: one of
+    several that the policy was trained in, or gymnasium's if the checkpoint names none."""
     if env_name in (several := content.get("environments", {})):
         return several[env_name]
     allow_names(env_name)

@@ -1,7 +1,7 @@
-"""Ray, where one machine is too small: the connection to it, and what its workers must be like.
+"""The connection to Ray, for work on several machines, and the requirements for its workers.
 
-What goes between machines, and how, is Ray's own. Ray's ``wait`` and ``get`` make a plain
-``KeyboardInterrupt`` of any signal; to know which one came, wait for ``ref.future()`` instead.
+Ray's ``wait`` and ``get`` make a plain ``KeyboardInterrupt`` of any signal; to know which one came,
+wait for ``ref.future()`` instead.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from offrl import __version__
 from offrl.lazy import needed
 from offrl.processes import FOR_THE_PARENT, ONE_THREAD, Alarm, changed_environ
 
-# The environment of a Ray of one's own, whose workers, like the program, do not give way to others.
+# The environment of an own Ray, whose workers have the program's priority (niceness).
 START = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 MARK = "OFFRL_OWN_RAY"
 # For actors that simulate. MuJoCo compiles each model in new threads. Beside Ray's many threads
-# glibc has another heap for each of them, and gives back what was freed there.
+# glibc has a heap for each of them, and returns freed memory to the system.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
-ANSWER_S = 30.0  # for an address to answer
+ANSWER_S = 30.0  # seconds for an address to answer
 BESIDE: list[subprocess.Popen[bytes]] = []  # runs ``beside_ray.py`` while this program is on Ray
 # Packages on which the bits of results depend.
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "robosuite", "metaworld", "ale-py")
@@ -47,15 +47,15 @@ def import_ray() -> Any:
 
 @contextmanager
 def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
-    """Connect this program to Ray for the block. A connection that exists is used, and stays.
+    """Connect this program to Ray for the block. An existing connection is used and kept.
 
-    Raises ``ValueError`` or ``ConnectionError`` if the address makes no sense, does not answer
-    within 30 s, or has another Ray or Python.
+    Raises ``ValueError`` if the address is malformed, and ``ConnectionError`` if it does not answer
+    within 30 s, or runs another Ray or Python.
 
-    address: ``local`` starts a Ray on this machine, for it alone, that ends with the block, and
-        with the program however that ends; ``auto`` is the one that runs on this machine;
-        ``HOST:PORT`` is the head of a cluster of which this machine is a node.
-    num_cpus: how many workers of one CPU each a Ray of one's own takes; ``None``: one per core.
+    address: ``local`` starts a private Ray on this machine, which ends with the block or the
+        program; ``auto`` is the one that runs on this machine; ``HOST:PORT`` is the head of a
+        cluster of which this machine is a node.
+    num_cpus: the number of one-CPU workers of a private Ray; ``None``: one per core.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -99,7 +99,7 @@ def num_cpus() -> int:
 
 
 def _answering(address: str) -> str:
-    """Find ``HOST:PORT`` of a Ray that answers, as Ray itself goes on trying for minutes."""
+    """Return ``HOST:PORT`` of a Ray that answers; Ray itself would go on trying for minutes."""
     import grpc
 
     if address == "auto":
@@ -146,8 +146,8 @@ def _accompanied(folder: str | None = None) -> Iterator[None]:
 
 
 def _parts() -> dict[str, tuple[str, int]]:
-    """Return the addresses of what the program needs of Ray. If one is lost, the program is stopped
-    as by a scheduler, so that it saves what it has. Ray would end it, after a minute or at once."""
+    """Return the addresses of the Ray processes that the program needs. If one is lost, the program
+    is stopped as by a scheduler, so that it saves its state; Ray would kill it."""
     ray = import_ray()
     here = ray.get_runtime_context()
     node = next(x for x in ray.nodes() if x["NodeID"] == here.get_node_id())
@@ -175,7 +175,7 @@ def _tell(**known: Any) -> None:
 
 
 def _read_tokens_anew() -> None:
-    """Let Ray read anew what it keeps of the environment about tokens."""
+    """Let Ray read the authentication token from the environment anew."""
     raylet: Any = import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -183,10 +183,10 @@ def _read_tokens_anew() -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep signals as they are while Ray starts. Processes that it starts do not end by those which
-    a terminal or a scheduler sends to all processes."""
+    """Restore signal handlers that Ray replaces at its start. Processes that it starts do not end
+    by signals that a terminal or a scheduler sends to all processes."""
     handler = signal.getsignal(signal.SIGTERM)  # which Ray replaces
-    # That one is how Ray ends its processes.
+    # Ray ends its processes by SIGTERM.
     others = {*FOR_THE_PARENT} - {signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, others)
     try:
@@ -214,7 +214,7 @@ def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> di
 
     environ: more environment variables of its process.
     """
-    own = [sys.prefix, sys.base_prefix, sys.exec_prefix]  # which each machine has for itself
+    own = [sys.prefix, sys.base_prefix, sys.exec_prefix]  # folders that each machine has for itself
     paths = [os.path.abspath(path) for path in sys.path]
     paths = [path for path in paths if not any(Path(path).is_relative_to(one) for one in own)]
     kinds = ("OFFRL_", "GOMP_")
@@ -239,8 +239,8 @@ def put(value: Any) -> Any:
 
 
 def reason_of(error: BaseException) -> str:
-    """Say in one sentence why a worker gave nothing: Ray's own text is a page. Of an exception that
-    was raised in it, return the message."""
+    """Return one sentence on why a worker failed, as Ray's own text is a page; for an exception
+    that was raised in it, the message."""
     exceptions, error = import_ray().exceptions, getattr(error, "cause", None) or error
     text = str(error)
     if isinstance(error, exceptions.OutOfMemoryError):
@@ -273,7 +273,7 @@ def report() -> Report:
 
 
 class RayActor:
-    """An actor of offrl's, which ends itself if it hangs, and is asked for its report first.
+    """The base of offrl's actors: one ends itself if it hangs, and gives a ``report`` first.
 
     timeout: seconds without a call of ``alarm.put_off``, in a ``with`` block of the alarm.
     """
@@ -286,8 +286,8 @@ class RayActor:
 
 
 def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> None:
-    """Refuse (``ValueError``) a worker whose packages are not those of the program; ``needed`` are
-    its ``versions()`` where this process is another."""
+    """Raise ``ValueError`` for a worker whose packages differ from the program's, which has the
+    ``versions()`` ``needed``; ``None``: this process is the program."""
     for package, ours in (needed or versions()).items():
         theirs = told.versions.get(package)
         if theirs != ours:
@@ -300,7 +300,7 @@ def check_versions(told: Report, needed: Mapping[str, str] | None = None) -> Non
 
 @cache
 def versions() -> dict[str, str]:
-    """Find the versions of what a result depends on, by package."""
+    """Return the versions of the packages that results depend on."""
     folder, digest = Path(__file__).parent, hashlib.sha256()  # two clones may have one version
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())

@@ -12,7 +12,7 @@ NUM_TOKENS = 25  # longer sentences are cut
 
 
 def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
-    """Compute the embedding ``[768]`` of each sentence. Raises ``ValueError`` without weights."""
+    """Compute the embedding ``[768]`` of each sentence. Raises ``ValueError`` without CLIP."""
     sentences = list(dict.fromkeys(sentences))
     if not sentences:
         return {}

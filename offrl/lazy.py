@@ -1,4 +1,4 @@
-"""``torch`` and ``Tensor`` for modules that are read without PyTorch, whose import takes seconds: a
+"""``torch`` and ``Tensor`` for modules that are imported without PyTorch, which takes seconds: a
 config is in the module of its algorithm, and needs no tensors.
 
 PyTorch is imported when something of it is first asked for. Code that runs at the import of such a
@@ -39,8 +39,8 @@ def exporting(
 
 
 def needed(module: str, extra: str, what: str) -> Any:
-    """Import a package that not everybody has. Raises ``ImportError`` that begins with ``what`` and
-    names the ``extra`` of offrl's that brings it."""
+    """Import an optional package. Raises ``ImportError`` that begins with ``what`` and names the
+    ``extra`` of offrl that installs it."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -54,7 +54,7 @@ else:
     torch = ModuleType("torch")
 
     def _import(name: str) -> Any:
-        """Import PyTorch, and put it into the modules that have what stands for it."""
+        """Import PyTorch, and put it into the modules that hold its placeholders."""
         real = import_module("torch")
         stands = {"torch": (torch, real), "Tensor": (Tensor, real.Tensor)}
         for module in [*sys.modules.values()]:

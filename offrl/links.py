@@ -1,5 +1,5 @@
-"""Files that data leads to: by links of the file system or of HDF5, or by names in the data. Files
-in the folder of the data are read. Others are read only if the user allows it."""
+"""Files that data refers to by links of the file system or of HDF5, or by names in the data. Those
+in the folder of the data are read; others only if the user allows it."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,12 @@ FOLLOWED = "OFFRL_FOLLOW_LINKS"  # in the environment, which the processes of a 
 
 
 def inside(path: str | Path, *folders: str | Path, place: str) -> Path:
-    """Follow all links of ``path``. Returns the file at their end, which need not be there.
+    """Resolve all links of ``path`` and return the file, which need not exist.
 
     Raises ``ValueError`` for anything but a regular file, and for a file in none of the
     ``folders``, unless the user follows links (``--follow-links``).
 
-    place: what leads there, with its file, for messages.
+    place: the link and its file, for messages.
     """
     found = Path(os.path.realpath(path))
     if os.path.exists(found) and not found.is_file():

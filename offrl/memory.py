@@ -1,11 +1,11 @@
-"""Asks what memory is free: Linux promises any amount, and kills a process that uses more."""
+"""Checks free memory: Linux grants any allocation, and kills a process that uses too much."""
 
 import math
 import os
 from pathlib import Path
 
 GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of a container, cgroup v2 and v1
-SMALL = 2**24  # bytes; less is used without a check
+SMALL = 2**24  # bytes; smaller sizes are not checked
 
 
 def resident_bytes() -> int:
@@ -15,7 +15,7 @@ def resident_bytes() -> int:
 
 
 def free_memory() -> float:
-    """Count the bytes that this process can still have; infinity where the system does not say."""
+    """Return the bytes that this process can still use; infinity if the system does not tell."""
     if not Path("/proc/meminfo").exists():
         return math.inf
     lines = Path("/proc/meminfo").read_text().splitlines()
@@ -30,7 +30,7 @@ def free_memory() -> float:
 def check_memory(num_bytes: float, place: str, remedy: str = "take a machine with more") -> None:
     """Raise ``ValueError`` if so many bytes do not fit into the free memory.
 
-    place: what is about to be read, with its file. remedy: what helps besides leaving it out.
+    place, remedy: the data that takes them, and what helps besides leaving it out, for messages.
     """
     if num_bytes > SMALL and num_bytes > (free := free_memory()):
         raise ValueError(

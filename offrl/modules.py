@@ -1,4 +1,4 @@
-"""Modules that files name. No module is imported because a file says so: it must be imported
+"""Modules that files name. No module is imported because a file names it: it must be imported
 already, or the user must have named it as well."""
 
 import importlib.util
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-#: The environment variable that names modules. Processes that begin here have it, too.
+#: The environment variable that names modules; child processes inherit it.
 NAMED = "OFFRL_MODULES"
-# Keys of a config whose values may name parts of a user's own. Other values may be names of files,
-# and whoever made those files may have put modules beside them.
+# Keys of a config whose values may name a user's own parts. Other values may be file names, and
+# whoever made those files may have put modules beside them.
 OF_NAMES = re.compile(r"(algo|model|env)_name|\w+_class|env|agent|additional_envs|type|wrappers?")
 
 
@@ -22,7 +22,7 @@ def named() -> list[str]:
 
 
 def allow(modules: Iterable[str], *folders: str) -> None:
-    """Let files name these modules, which the user named, in this process and those it starts.
+    """Allow files to name these modules of the user's, in this process and those it starts.
 
     folders: places to look for them, besides those where Python looks.
     """
@@ -33,13 +33,13 @@ def allow(modules: Iterable[str], *folders: str) -> None:
 
 
 def allow_names(content: Any, *folders: str) -> None:
-    """Call ``allow`` for the modules that are named in a config, or in names, of the user's."""
+    """Call ``allow`` for the modules that are named in a user's config, or in a list of names."""
     allow((module for name in names_in(content) for module in modules_of(name)), *folders)
 
 
 def names_in(content: Any, key: str = "") -> list[str]:
-    """List what may be names of a user's own parts in a config, or in a section of one. The config
-    of a run has in its provenance the modules that were allowed when it began."""
+    """List the values in a config, or in a section of one, that may name a user's own parts. The
+    provenance in the config of a run holds the modules that were allowed when it began."""
     if key == "modalities" and isinstance(content, Mapping):  # only the modalities are names
         content, key = [[*group] for group in content.values() if isinstance(group, Mapping)], ""
     if isinstance(content, Mapping):
@@ -47,7 +47,7 @@ def names_in(content: Any, key: str = "") -> list[str]:
     if isinstance(content, (list, tuple)):
         return [name for part in content for name in names_in(part, key)]
     if key == "modules":
-        return [f"{content}:"]  # the form that environments have, module:Id
+        return [f"{content}:"]  # the form of environments' names, module:Id
     is_name = isinstance(content, str) and (not key or OF_NAMES.fullmatch(key))
     return [content] if is_name else []
 
@@ -81,14 +81,14 @@ def check_allowed(name: Any, asks: str) -> list[str]:
 
 
 def _is_package(name: str) -> bool:
-    """Say whether a module has others in it. The answer comes from its import, as a module may make
-    up attributes when they are asked for."""
+    """Say whether a module is a package, by importing it: an attribute proves nothing, as a module
+    may make up attributes."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return getattr(spec, "submodule_search_locations", None) is not None
 
 
 def imported(module: str, says: str) -> ModuleType | None:
-    """Import a module. Returns ``None`` if there is none; ``ValueError`` if that fails.
+    """Import a module. Returns ``None`` if there is none; ``ValueError`` if the import fails.
 
     says: the place of its name, for messages.
     """
@@ -119,7 +119,7 @@ def import_all(modules: Iterable[str], *folders: str) -> None:
 
 def class_named(path: str, base: type, asks: str) -> type:
     """Import the class that a file names by its path, ``module.Name``. Raises ``ValueError`` if the
-    module is not allowed, and for anything but a subclass of ``base``; nothing is called.
+    module is not allowed, or the object is no subclass of ``base``; it is not called.
 
     asks: the place of the path, for messages.
     """

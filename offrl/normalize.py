@@ -55,7 +55,7 @@ class Normalizer:
 
 def rot_6d_to_matrix(rotation: Tensor) -> Tensor:
     """Make the first two rows of a rotation matrix, ``[..., 6]``, orthonormal, and add the third:
-    ``[..., 3, 3]`` (Zhou et al., 2019, arXiv:1812.07035). Networks learn them without jumps."""
+    ``[..., 3, 3]`` (Zhou et al., 2019, arXiv:1812.07035). This representation is continuous."""
     first, second = rotation[..., :3], rotation[..., 3:]
     x = torch.nn.functional.normalize(first, dim=-1)
     y = torch.nn.functional.normalize(second - (x * second).sum(-1, keepdim=True) * x, dim=-1)
@@ -70,7 +70,7 @@ def axis_angle_to_rot_6d(rotation: np.ndarray) -> np.ndarray:
     zero = np.zeros_like(x)
     cross = np.stack([zero, -z, y, z, zero, -x], axis=-1).reshape(*x.shape, 2, 3)
     outer = rotation[..., :2, None] * rotation[..., None, :]
-    sine, half = np.sinc(angle / np.pi), np.sinc(angle / (2 * np.pi))  # also where there is no turn
+    sine, half = np.sinc(angle / np.pi), np.sinc(angle / (2 * np.pi))  # also without a rotation
     rows = np.cos(angle) * np.eye(3)[:2] + sine * cross + 0.5 * half**2 * outer
     return rows.reshape(*x.shape, 6)
 

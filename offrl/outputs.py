@@ -1,4 +1,4 @@
-"""Writes files and folders whole or not at all, and refuses before the work where it cannot."""
+"""Writes files and folders completely or not at all, after checks before the work."""
 
 import errno
 import fcntl
@@ -21,12 +21,12 @@ REFUSED = (
 )
 
 LONGEST_NAME = 120  # bytes of what ``slug`` makes
-MARGIN_BYTES = 2**17  # left free by ``check_space``, for what is written besides
+MARGIN_BYTES = 2**17  # left free by ``check_space``, for other files
 
 
 def new_file(path: str | Path) -> Path:
-    """Give the path of a file that is about to be written, and make its folder if need be. Raises
-    ``FileExistsError`` if it is there already, and ``OSError`` where nothing can be written."""
+    """Return the path of a file that is about to be written, and make its folder if need be. Raises
+    ``FileExistsError`` if it exists, and ``OSError`` if it cannot be written."""
     path = Path(path).expanduser()
     if os.path.lexists(path):
         raise FileExistsError(f"{path} exists; choose another name or move it away")
@@ -35,7 +35,7 @@ def new_file(path: str | Path) -> Path:
 
 
 def new_folder(path: str | Path) -> Path:
-    """Do the same for a folder, which may be there if nothing is in it."""
+    """Call ``new_file`` for a folder, which may exist if it is empty."""
     path = Path(path).expanduser()
     is_empty = path.is_dir() and not path.is_symlink() and not any(path.iterdir())
     return path if is_empty else new_file(path)
@@ -51,7 +51,7 @@ def writable_folder(folder: str | Path) -> Path:
 
 
 def check_place(folder: Path) -> None:
-    """Raise ``OSError`` if nothing can be written in a folder, or above one that is not there."""
+    """Raise ``OSError`` if a folder cannot be written to, or made if it does not exist."""
     with in_words(folder):
         there = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
         with tempfile.TemporaryFile(dir=there) as probe:
@@ -60,8 +60,8 @@ def check_place(folder: Path) -> None:
 
 @contextmanager
 def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
-    """Give a path beside ``path`` to write to, which is synced and renamed at the end: at any
-    moment the old file or the new one is there, whole. After an error the old one stays.
+    """Yield a path beside ``path`` to write to; sync and rename it at the end. At any moment the
+    complete old file or the complete new one exists. After an error the old one stays.
 
     needed: the number of bytes that it will take, if that is known.
     """
@@ -77,8 +77,8 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
-    """Give a new folder beside ``path`` to write to, which is synced and renamed at the end: the
-    whole folder is there or nothing. After an error nothing of it is left."""
+    """Yield a new folder beside ``path`` to write to; sync and rename it at the end. The folder is
+    complete or does not exist. After an error nothing of it is left."""
     path = new_folder(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -87,9 +87,9 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
             yield partial
             for inside in partial.rglob("*"):
                 _sync(inside)
-            new_folder(path)  # which somebody may have made meanwhile
+            new_folder(path)  # another program may have made it meanwhile
             put(partial, path)
-    except DiskFull:  # of a file in it, which will be gone
+    except DiskFull:  # the error names a file that is about to be deleted
         raise disk_full(path) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -97,8 +97,8 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(folder: Path, otherwise: str) -> Iterator[None]:
-    """Let only one process at a time be in here for a folder. Raises ``ValueError``, with the words
-    of ``otherwise``, in another one. The lock ends with the process."""
+    """Lock a folder for the block. Raises ``ValueError``, with the text ``otherwise``, if another
+    process holds the lock, which ends with its process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         take_lock(descriptor, folder, otherwise)
@@ -118,7 +118,7 @@ def take_lock(descriptor: int, folder: Path, otherwise: str) -> None:
 
 
 def put(partial: Path, path: Path) -> None:
-    """Give a finished file or folder its name; after a power failure it is whole or not there."""
+    """Rename a finished file or folder; after a power failure it is complete or does not exist."""
     _sync(partial)
     partial.replace(path)
     _sync(path.parent)
@@ -126,14 +126,14 @@ def put(partial: Path, path: Path) -> None:
 
 def check_space(path: Path, needed: int) -> None:
     """Raise ``OSError`` if there is no room for so many more bytes beside ``path``. Call it before
-    HDF5 writes, which ends the process on a full disk."""
+    HDF5 writes, because HDF5 crashes on a full disk."""
     needed += MARGIN_BYTES
     if shutil.disk_usage(path.parent).free < needed:
         raise disk_full(path, needed)
 
 
 def keep(path: Path, other: Path) -> None:
-    """Let what ``path`` names be found as ``other`` as well, until it is replaced."""
+    """Link the file at ``path`` as ``other`` too, so that it stays there when replaced."""
     link = other.with_name(f".{other.stem}.{os.getpid()}.partial{other.suffix}")
     try:
         os.link(path, link)
@@ -141,12 +141,12 @@ def keep(path: Path, other: Path) -> None:
     except OSError:  # a file system without links
         path.replace(other)
     finally:
-        link.unlink(missing_ok=True)  # there if both named the same file already
+        link.unlink(missing_ok=True)  # left over if both named the same file already
 
 
 @contextmanager
 def in_words(path: Path, needed: int = 0) -> Iterator[None]:
-    """Let errors of writing ``path`` say what a person can do. Other errors pass unchanged."""
+    """Let errors of writing ``path`` name a remedy. Other errors pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -195,7 +195,7 @@ def _error_number(error: BaseException | None) -> int | None:
 
 
 def slug(name: str) -> str:
-    """Make a name for a file of a name. A digest stands for the characters that are lost."""
+    """Turn any name into a file name. A digest replaces characters that are lost."""
     found = re.sub(r"[^\w.+=-]+", "_", name).strip("._")
     if found == name and len(found.encode()) <= LONGEST_NAME:
         return found

@@ -1,6 +1,6 @@
 """The processes of one training, which ``torchrun`` starts side by side.
 
-One of them, of rank 0, is the first. Where there is only one, nothing in here does anything.
+The process of rank 0 is called the first. With a single process, these functions do nothing.
 """
 
 import atexit
@@ -34,15 +34,15 @@ def num_ranks() -> int:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Let the processes that ``torchrun`` has started be one training, in here and from now on. The
-    first of them logs all that offrl says, and the others log only errors."""
+    """Connect the processes that ``torchrun`` has started to one training. The first of them logs
+    all of offrl's messages, and the others only errors."""
     is_launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
     if is_launched and os.environ["WORLD_SIZE"] != "1" and not torch.distributed.is_initialized():
         _join()
     try:
         yield
     except BaseException:
-        if torch.cuda.is_available():  # to leave would be to wait for the others, as they do
+        if torch.cuda.is_available():  # destroying the group would wait for the others
             atexit.unregister(torch.distributed.destroy_process_group)
         raise
 
@@ -79,13 +79,13 @@ def num_cores() -> int:
 
 
 def share(items: Sequence[T]) -> Sequence[T]:
-    """Give those of the items that this process works on."""
+    """Return the items that this process works on."""
     return items[rank() :: num_ranks()]
 
 
 def draw_apart(seed: int, step: int) -> None:
-    """Let PyTorch draw other noise in each process. The first process goes on drawing. The noise of
-    another follows from these numbers and its rank, so that no checkpoint needs its state."""
+    """Let PyTorch draw different noise in each process. The first keeps its random state; that of
+    another follows from these numbers and its rank, so that no checkpoint needs it."""
     if rank():
         words = np.random.SeedSequence((seed, step, rank())).generate_state(1, np.uint64)
         torch.manual_seed(int(words[0]))
@@ -95,7 +95,7 @@ def draw_apart(seed: int, step: int) -> None:
 
 
 def average(tensors: Iterable[Tensor | None]) -> None:
-    """Replace each tensor by its mean over the processes, all of them in one message."""
+    """Replace each tensor by its mean over the processes, in one message."""
     if num_ranks() == 1:
         return
     present = [x.detach() for x in tensors if x is not None and x.numel()]
@@ -128,7 +128,7 @@ def largest(*numbers: float) -> list[float]:
 
 
 def by_first(function: Callable[..., T], *arguments: Any) -> T:
-    """Give what ``function`` returns in the first process, which alone calls it."""
+    """Call ``function`` in the first process alone, and return its result in all."""
     result: list[Any] = [None if rank() else function(*arguments)]
     if num_ranks() > 1:
         _call(torch.distributed.broadcast_object_list, result, src=0)
@@ -136,7 +136,7 @@ def by_first(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def gathered(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items of all processes in the first one, its own first, and none in the others."""
+    """Yield the items of all processes in the first one (its own first); in the others, nothing."""
     kept: list[T] = []
     for item in items:
         if rank():

@@ -18,17 +18,17 @@ from operator import length_hint
 from typing import IO, Any, TypeVar
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A terminal and a scheduler send them to every process, and the parent decides what they do.
+# Terminals and schedulers send these to every process; the parent decides what to do.
 FOR_THE_PARENT = (*STOPS, signal.SIGUSR1)
 # The environment of processes that compute side by side.
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-END_S = 10.0  # for a process to end; it may be stuck in the system
-LAST_WORDS = 4096  # bytes of a process's output that are looked at
+END_S = 10.0  # seconds for a process to end; it may be stuck in the system
+LAST_WORDS = 4096  # bytes of a process's output that are searched for an error
 PR_SET_PDEATHSIG = 1  # of Linux' <sys/prctl.h>
 
 
 class Interrupted(KeyboardInterrupt):
-    """Tells that a signal stops what the program does."""
+    """Raised when a signal stops the program."""
 
     def __init__(self, number: int):
         super().__init__(f"({signal.Signals(number).name})")
@@ -42,8 +42,8 @@ def program(script: str) -> list[str]:
 
 
 def end_with(parent: int) -> None:
-    """Have the system end this process with its parent, even if it hangs.
-    Elsewhere than on Linux it ends when it next turns to its parent."""
+    """Have the system end this process with its parent, even if it hangs. On systems other than
+    Linux it ends when it next communicates with its parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it had ended before
@@ -67,7 +67,7 @@ def is_explained(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException, where: str) -> Exception:
-    """Return an error for another process: itself if it is explained, else with its traceback."""
+    """Return an error to send to another process: itself if explained, else with its traceback."""
     if isinstance(error, Exception) and is_explained(error):
         return error
     return RuntimeError(f"{where}:\n{''.join(traceback.format_exception(error))}")
@@ -88,7 +88,7 @@ def foreign(error: BaseException) -> str | None:
 
 
 class Alarm:
-    """Ends the process after so many seconds in its block without ``put_off``, even in C code."""
+    """Ends the process after ``seconds`` without ``put_off`` in its block, even in C code."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -135,11 +135,11 @@ class Child(Channel):
     Signals are left to the parent. Libraries compute with one thread in a fresh interpreter.
 
     start_method: "fork" is fast; "spawn" begins a fresh interpreter.
-    does, remedy: what it does and what helps where memory is short, for messages.
-    environ: variables that it has beside those of ``os.environ``.
-    output: the file that it prints to, in a session of its own, so that what it started itself can
-        be ended with it; ``None``: it prints to where this process does. (Many systems give each
-        session its turn, which makes answers to many small messages slow.)
+    does, remedy: its work, and a remedy for too little memory, for messages.
+    environ: variables in addition to those of ``os.environ``.
+    output: the file that it prints to; it then has a session of its own, so that its children can
+        be ended with it. ``None``: as this process. (Many systems schedule by session, which makes
+        answers to many small messages slow.)
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class Child(Channel):
         try:
             with ExitStack() as meanwhile:
                 before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
-                # What waited comes when this ends.
+                # Signals that waited arrive at the end of the block.
                 meanwhile.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
                 meanwhile.enter_context(other_end)
                 if start_method == "spawn":
-                    # Processes that start would run the user's script once more to know its
-                    # content, and it may train as soon as it is run.
+                    # New processes would import the user's script to know its content, and it may
+                    # train as soon as it is run.
                     meanwhile.enter_context(changed_environ(environ))
                     main = sys.modules["__main__"]
                     meanwhile.callback(sys.modules.__setitem__, "__main__", main)
@@ -184,7 +184,7 @@ class Child(Channel):
                 ) from None
             raise
         if output is not None:
-            with suppress(OSError):  # it has ended already
+            with suppress(OSError):  # the process has ended already
                 socket.send_fds(own_end, [b"1"], [output.fileno()])
 
     @property
@@ -196,7 +196,8 @@ class Child(Channel):
             super().send(message)
 
     def receive(self) -> Any:
-        """Return what it sent, or an exception: its own, or ``ChildProcessError`` if it ended."""
+        """Return a message, or an exception: the process's, or ``ChildProcessError`` if it
+        ended."""
         try:
             return super().receive()
         except (EOFError, OSError, pickle.UnpicklingError):
@@ -229,7 +230,7 @@ AnyChild = TypeVar("AnyChild", bound=Child)
 
 
 def wait(children: Iterable[AnyChild], timeout: float | None = None) -> list[AnyChild]:
-    """Wait until there is something to receive, and return the children of which there is."""
+    """Wait until some children have sent something, and return these."""
     from multiprocessing import connection
 
     waiting: Any = [*children]
@@ -245,7 +246,7 @@ def _serve(
     has_output: bool,
 ) -> None:
     end_with(parent)
-    for number in FOR_THE_PARENT:  # not ignored, as what is started here would go on ignoring them
+    for number in FOR_THE_PARENT:  # not ignored, as processes started here would inherit that
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
     os.environ.pop("PYTHONSAFEPATH", None)  # for this process alone
@@ -280,7 +281,7 @@ def in_order(
     wording = "shares the work", "use fewer --workers"
     coming, wanted = enumerate(items), 0
     idle: list[Child] = []
-    busy: dict[Child, int] = {}  # with which item
+    busy: dict[Child, int] = {}  # the item that each works on
     done: dict[int, Any] = {}
     try:
         while True:
@@ -311,7 +312,7 @@ def in_order(
 
 
 def answer(channel: Channel, make_worker: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    """Call ``make_worker(*arguments)`` with each item, and send results until the parent ends."""
+    """Make a worker, and send its result for each item received, until the parent ends."""
     work = make_worker(*arguments)
     while True:
         channel.send(work(channel.receive()))
@@ -319,7 +320,7 @@ def answer(channel: Channel, make_worker: Callable[..., Any], arguments: Sequenc
 
 @contextmanager
 def changed_environ(changes: Mapping[str, str]) -> Iterator[None]:
-    """Let processes that start in the ``with`` block have these in their ``os.environ``."""
+    """Set environment variables for processes that start in the block."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from offrl.modules import check_allowed, imported
 
 T = TypeVar("T")
-PLAIN = {bool: (bool,), int: (int,), float: (float, int)}  # what options of a config are taken for
+PLAIN = {bool: (bool,), int: (int,), float: (float, int)}  # types that an option accepts
 
 
 def shown(value: Any) -> str:
@@ -22,19 +22,17 @@ def shown(value: Any) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Write a sentence with the known name that is most like one that is not, if any is."""
+    """Write a sentence with the known name that is most like ``name``, if any is similar."""
     close = difflib.get_close_matches(name, [*known], n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 class Registry:
-    """A table from names in a config to what they stand for.
-
-    A dotted name that nobody registered yet is in a module of a user's own, ``module.name``, or is
-    that module, which must be allowed (``offrl.modules``); a plain one, in a registry with a
-    ``package``, is ``<package>.<name>``. Importing the module is expected to register the last part
-    of the name. Where a user's own is called as one of the package's, the dotted name is the
-    user's, and the plain one the package's.
+    """A table from names in a config to classes or functions. A plain name is looked up among the
+    entries, then (if the registry has a ``package``) in the module ``<package>.<name>``. A dotted
+    name ``module.name`` is of a user's own module, which must be allowed (``offrl.modules``) and
+    register ``name`` when it is imported; ``module`` alone works, too. A user's entry with the name
+    of one of the package's is found by its dotted name only.
     """
 
     def __init__(self, kind: str, package: str | None = None):
@@ -47,7 +45,7 @@ class Registry:
     def register(self, name: str, module: str | None = None) -> Callable[[T], T]:
         """Make a decorator that enters the decorated object under ``name``.
 
-        module: of whom it is, if not of the module that calls this.
+        module: the module that owns it; ``None``: the caller's.
         """
         place = module or sys._getframe(1).f_globals["__name__"]
 
@@ -79,12 +77,12 @@ class Registry:
         return entry
 
     def get(self, name: str) -> Any | None:
-        """Give an entry whose module has been imported, or ``None``."""
+        """Return an entry if its module is imported already, else ``None``."""
         entry = self._of_module(name) or self._entries.get(name)
         return entry or self._entries.get(name.rpartition(".")[2])
 
     def _of_module(self, name: str) -> Any | None:
-        """Give what a dotted name says, if its module has registered that."""
+        """Return the entry of a dotted name, if its module has registered it."""
         folder, _, key = name.rpartition(".")
         if not folder:
             return None
@@ -92,7 +90,7 @@ class Registry:
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Call an entry. Options that only other entries take, as in a config from a template, are
-        left out; ``ValueError`` for those that nothing here takes, or of another plain type."""
+        left out; ``ValueError`` for options that no entry takes, or of a wrong type."""
         entry = self[name]
         own = inspect.signature(entry).parameters
         for option, value in options.items():

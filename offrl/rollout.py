@@ -1,4 +1,4 @@
-"""The names that this module once had, for scripts that import them from here."""
+"""Earlier names of this module, for scripts that import them from here."""
 
 from offrl.acting.episode import rollout  # noqa: F401
 from offrl.acting.policy import RolloutPolicy  # noqa: F401

@@ -19,7 +19,7 @@ def seed_everything(seed: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """Give the state of every random generator, as tensors and numbers."""
+    """Return the state of every random generator, as tensors and numbers."""
     version, words, gauss = random.getstate()
     drawn: Any = np.random.get_state()
     _, keys, position, has_gauss, cached = drawn
@@ -37,7 +37,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put back what ``rng_state`` gave."""
+    """Restore a state of ``rng_state``."""
     python, numpy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     keys = numpy["keys"].numpy().astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Descriptions of observations. An ``ObsSpec`` is passed to whoever needs it, never looked up."""
+"""Descriptions of observations. An ``ObsSpec`` is passed as an argument, never a global."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ def with_goal(obs: Any, goal: Any) -> Any:
 @MODALITIES.register("low_dim")
 @MODALITIES.register("scan")
 class Modality:
-    """A kind of observation: how the file's arrays become what a network sees.
+    """A kind of observation, which turns stored arrays into network inputs.
 
     Derive from it and register the class under a name (``MODALITIES.register("touch")``) to use
     that name in ``observation.modalities`` and ``observation.encoder``.
     """
 
     def shape(self, stored: Sequence[int]) -> tuple[int, ...]:
-        """Give the shape per time step that ``process`` returns for what is stored."""
+        """Return the shape per time step after ``process``, for the ``stored`` shape."""
         return tuple(stored)
 
     def process(self, x: Any) -> Any:
@@ -86,7 +86,7 @@ class RGB(ImageModality):
     def process(self, x: Any) -> Any:
         if x.is_floating_point():
             remedy = TURN
-            if x.shape[-1] == 1:  # which that leaves as they are
+            if x.shape[-1] == 1:  # ``TURN`` leaves these as they are
                 remedy = "numbers of one channel are depth maps (observation.modalities.obs.depth)"
             raise ValueError(f"images of {x.dtype}; rgb is uint8, 0 to 255, as recorded; {remedy}")
         return super().process(x) / 255.0
@@ -114,7 +114,7 @@ def is_image(modality: str) -> bool:
 class ObsSpec:
     """The observation keys of each group (``obs``, ``goal``, ...), in alphabetical order.
 
-    The order is that in which features are concatenated, and so part of the weights' meaning.
+    Features are concatenated in this order, on which the weights therefore depend.
     """
 
     groups: Mapping[str, Mapping[str, ObsKey]]
@@ -147,7 +147,7 @@ class ObsSpec:
         return list(self.groups.get(group, {}))
 
     def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Give the shape of each of a group's observations, as networks see it, in order."""
+        """Return the shapes of a group's observations, as networks see them, in order."""
         return {key: spec.shape for key, spec in self.groups.get(group, {}).items()}
 
     def check_shapes(self, stored: Shapes, group: str) -> None:
@@ -166,7 +166,7 @@ class ObsSpec:
                 )
 
     def process(self, obs: Mapping[str, Any], group: str) -> dict[str, Any]:
-        """Give a group's observations as its networks see them; others are left out."""
+        """Return a group's observations as networks see them; leave out others."""
         processed = {}
         for key, spec in self.groups.get(group, {}).items():
             try:
@@ -177,7 +177,7 @@ class ObsSpec:
 
 
 def modalities(config: ObservationConfig) -> dict[str, dict[str, str]]:
-    """Give the modality of each key, by group, for all parts of a hierarchy."""
+    """Return the modality of each key, by group, for all parts of a hierarchy."""
     groups: dict[str, dict[str, str]] = {}
     for _, part in config.parts():
         for group, by_modality in part.modalities.to_dict().items():
@@ -190,7 +190,7 @@ def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None
     """Raise ``ValueError`` if images have the shape in which they are stored."""
     kind = MODALITIES[modality]
     if getattr(kind, "shape", None) is not ImageModality.shape:
-        return  # no images, or those of a user's own, of which networks may see anything
+        return  # no images, or a user's modality, whose networks may see any shape
     if len(shape) == 3 and shape[0] not in kind.CHANNELS and shape[-1] in kind.CHANNELS:
         raise ValueError(
             f"observation {key!r}: networks see images as [C, H, W], not as stored, {list(shape)}; "
@@ -199,7 +199,7 @@ def _check_channels_first(key: str, modality: str, shape: Sequence[int]) -> None
 
 
 def processed_shapes(config: ObservationConfig, stored: Shapes) -> dict[str, tuple[int, ...]]:
-    """Give the shapes that networks see, of those that a file or an environment has."""
+    """Return the shapes that networks see, for the shapes of a file or an environment."""
     return {
         key: _processed_shape(key, modality, stored[key])
         for modality_of in modalities(config).values()

@@ -8,7 +8,7 @@ import numpy as np
 
 from offrl.lazy import Tensor, torch
 
-NAMELESS = ("initial", "enabled")  # keys that say nothing without the one above
+NAMELESS = ("initial", "enabled")  # keys that mean nothing without the one above
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -29,8 +29,8 @@ def as_arrays(tree: Any) -> Any:
 
 
 def as_tensors(tree: Any) -> Any:
-    """Turn arrays into tensors, which checkpoints may hold. Both have the same memory, which may be
-    shared: nothing is to be written into it."""
+    """Turn arrays into tensors, which checkpoints may hold, without copying. The memory may be
+    shared between processes: do not write into it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         kinds = np.ndarray, np.generic
@@ -68,7 +68,7 @@ def without(tree: Any, path: Sequence[Any]) -> Any:
 
 
 def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Give the leaves of nested dicts by their dotted paths. An empty dict is a leaf."""
+    """Return the leaves of nested dicts by their dotted paths. An empty dict is a leaf."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         is_branch = isinstance(value, Mapping) and value
@@ -77,14 +77,14 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Give pairs of the leaves that differ, by their dotted paths; ``None`` where there is none."""
+    """Return pairs of leaves that differ, by their dotted paths; ``None`` for a missing one."""
     old, new = leaves(was), leaves(now)
     pairs = {key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def short_key(key: str, others: Iterable[str]) -> str:
-    """Give the end of a key that tells it from the others, and says of what it is."""
+    """Return the shortest end of a key that tells it from the others and is meaningful."""
     others = [f".{other}" for other in others if other != key]
     parts = key.split(".")
     ends = [".".join(parts[i:]) for i in reversed(range(len(parts))) if parts[i] not in NAMELESS]

@@ -67,13 +67,13 @@ def _alike(path: str | Path, frames: Iterable[np.ndarray]) -> Iterable[np.ndarra
 
 
 def _encode(command: Sequence[str], frames: Iterable[np.ndarray]) -> None:
-    """Feed ffmpeg, by ourselves: imageio does not look at how it ended."""
+    """Feed ffmpeg without imageio, which does not check how ffmpeg ended."""
     pipe = subprocess.PIPE
     # In a session of its own, or a terminal's Ctrl-C would reach it before us.
     with subprocess.Popen(command, stdin=pipe, stderr=pipe, start_new_session=True) as ffmpeg:
         assert ffmpeg.stdin and ffmpeg.stderr
         try:
-            with suppress(BrokenPipeError):  # it ended early, and says why
+            with suppress(BrokenPipeError):  # ffmpeg ended early, and prints why
                 for frame in frames:
                     ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
         except BaseException:
