@@ -1,5 +1,5 @@
-"""Policies at environments. Simulators' processes import this and no torch, so that the policy
-which needs torch is imported from where it is, ``offrl.acting.policy``."""
+"""Policies that act in environments. Simulator processes import this package without torch, so
+``RolloutPolicy``, which needs torch, is imported from ``offrl.acting.policy``."""
 
 from offrl.acting.episode import (
     EpisodeRequest,

@@ -1,6 +1,5 @@
-"""Policies and episodes: what is asked for, the loop over steps, and what came of it.
-
-Nothing in here imports torch: simulators run in processes that do without.
+"""Policies, episodes and their results, and the loop over the steps of an episode. Nothing in here
+imports torch: simulators run in processes without it.
 """
 
 import math
@@ -21,31 +20,31 @@ GoalByEnv = Mapping[int, Obs] | None
 RewardByEnv = Mapping[int, float] | None
 Action = np.ndarray | None  # ``[A]``; ``None``: the policy is not ready yet
 ActionByEnv = dict[int, Action]
-EEF_POS = "_eef_pos"  # the end of the names of end effectors' positions
+EEF_POS = "_eef_pos"  # suffix of the observations with end effectors' positions
 ACTION_MASK = "action_mask"  # which discrete actions are allowed; policies get it where it is shown
-REACHED = 0.02  # metres from where a subgoal has the end effector, at which it counts as reached
+REACHED = 0.02  # metres between end effector and subgoal at which it counts as reached
 RETURNS = {"reset": ("obs", "info"), "step": ("obs", "reward", "terminated", "truncated", "info")}
 NOT_FINITE = "NaN or infinite"
-LARGEST = float(np.finfo(np.float32).max)  # larger numbers are infinite for networks
+LARGEST = float(np.finfo(np.float32).max)  # larger numbers overflow in networks
 REMEDY = "correct the environment, or end its episodes before that"
 
 
 class Misfit(ValueError):
-    """Tells that a policy and an environment do not go together: no attempt would end better."""
+    """Raised if a policy and an environment do not fit together: no further attempt would help."""
 
 
 @dataclass(frozen=True)
 class Subgoal:
-    """The observation that a policy of several levels wants next."""
+    """The subgoal that a hierarchical policy pursues."""
 
-    #: Where it wants the end effectors, ``{key: [3]}``: in metres, by the environment's names.
+    #: Desired positions of the end effectors, ``{key: [3]}`` in metres, by observation key.
     positions: dict[str, np.ndarray]
-    steps_left: int  #: The number of actions that will follow it after the last one.
+    steps_left: int  #: The number of actions after the last one that will pursue it.
 
 
 class Policy:
-    """Answers observations with actions, in several environments at once. Trained policies
-    (``RolloutPolicy``) and scripted experts are policies. Derive from it for one of your own::
+    """Chooses actions for observations, in several environments at once. Trained policies
+    (``RolloutPolicy``) and scripted experts derive from it, and so can your own::
 
         class Still(Policy):
             def act(self, obs_by_env, goal_by_env=None, reward_by_env=None):
@@ -54,26 +53,26 @@ class Policy:
     ``EnvPool.run``, ``evaluate`` and ``rollout`` take any of them.
     """
 
-    needs_goal: bool = False  #: Whether it is given each episode's goal (``env.get_goal()``).
-    counts_rewards: bool = False  #: Whether it must be told the reward of each action.
-    #: The number of environments that it can serve at a time; ``None``: any number.
+    needs_goal: bool = False  #: True if it gets each episode's goal (``env.get_goal()``).
+    counts_rewards: bool = False  #: True if it needs the reward of each action.
+    #: The largest number of environments that it can serve at once; ``None``: no limit.
     num_environments: int | None = None
-    #: The observations that it reads, without NaN; a simulator may leave out others. Empty: all.
+    #: Keys of the observations that it reads (finite); simulators may leave out others. Empty: all.
     obs_keys: Sequence[str] = ()
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        """Forget the last episode of ``env``. Draws of the coming one depend on ``seed`` alone."""
+        """Begin an episode in ``env``, whose random numbers depend on ``seed`` alone."""
 
     def act(
         self, obs_by_env: ObsByEnv, goal_by_env: GoalByEnv = None, reward_by_env: RewardByEnv = None
     ) -> ActionByEnv:
         """Choose the next action ``{env: [A]}`` of each environment that has an observation
-        ``{env: {key: [...]}}``; ``None`` where it is not ready yet, so that nothing moves. Rewards
-        are those of the last actions, 0 before the first."""
+        ``{env: {key: [...]}}``; ``None`` while it is not ready, so that the robot stands still.
+        Rewards are those of the last actions, 0 before the first."""
         raise NotImplementedError(type(self).__name__)
 
     def subgoal(self, env: int = 0) -> Subgoal | None:
-        """Return the last action's subgoal in ``env``, if it says where end effectors are to be."""
+        """Return the last action's subgoal in ``env``, if it has positions of end effectors."""
         return None
 
     def __call__(self, obs: Obs, goal: Obs | None = None, reward: float | None = None) -> Action:
@@ -90,7 +89,7 @@ class _Wrapped(Policy):
         attributes = ("needs_goal", "counts_rewards", "num_environments", "obs_keys")
         for name in (*attributes, "start_episode"):
             setattr(self, name, getattr(policy, name, getattr(self, name)))
-        if callable(getattr(policy, "subgoal", None)):  # in others it may be something else
+        if callable(getattr(policy, "subgoal", None)):  # it may be another attribute
             self.subgoal = policy.subgoal  # type: ignore[method-assign]
         self._act = policy.act
         num_parameters = len(signature(policy.act).parameters)
@@ -101,7 +100,7 @@ class _Wrapped(Policy):
 
 
 def as_policy(policy: Any) -> Policy:
-    """Take any object with ``act`` for a policy; it is given those arguments that it has."""
+    """Make a policy of any object with ``act``, which gets those arguments that it has."""
     if isinstance(policy, Policy):
         return policy
     if not callable(getattr(policy, "act", None)):
@@ -116,28 +115,28 @@ class EpisodeRequest:
 
     seed: int | None  #: Seed of the environment and the policy. ``None``: any.
     horizon: int  #: The largest number of steps.
-    terminate_on_success: bool = True  #: Whether it ends when the task is solved.
+    terminate_on_success: bool = True  #: True if it ends when the task is solved.
     frame_every: int | None = None  #: Steps between the frames of a video. ``None``: no video.
-    record: bool = False  #: Whether the result holds the trajectory.
+    record: bool = False  #: True if the result holds the trajectory.
 
 
 @dataclass
 class EpisodeResult:
     """The result of an episode."""
 
-    request: EpisodeRequest  #: What was asked for.
-    #: Whether the task was solved at some step; ``None`` where nothing was said of success.
+    request: EpisodeRequest  #: The request that it answers.
+    #: True if the task was solved at some step; ``None`` if the environment reports no success.
     success: bool | None = None
     total_reward: float = 0.0  #: The sum of the rewards.
     length: int = 0  #: The number of steps.
     #: Images ``[H, W, 3]`` of uint8.
     frames: list[np.ndarray] = field(default_factory=list)
     trajectory: dict[str, Any] | None = None  #: Arrays by path, as ``DemoWriter.write`` takes them.
-    no_video: str | None = None  #: Why there are no (more) frames.
-    #: For each subgoal that was followed for all of its steps, the least distance in metres that
-    #: the end effectors had from it after one of these. Of several, the farthest one counts.
+    no_video: str | None = None  #: The reason why there are no (more) frames.
+    #: For each subgoal that was pursued for all of its steps, the least distance in metres of the
+    #: end effectors after one of these; with several, that of the farthest one.
     subgoal_distances: list[float] = field(default_factory=list)
-    #: Why the episode could not be run to its end. Such an episode says nothing about the policy.
+    #: The reason why the episode was not run to its end, so that it tells nothing of the policy.
     error: str | None = None
 
 
@@ -149,13 +148,12 @@ def run_episode(
 ) -> EpisodeResult:
     """Run one episode in this process.
 
-    answer: turns an observation, the goal (``None`` unless it is needed) and the reward of the last
-        action into an action; a ``Policy`` is such a function. Where it answers ``None``, the
-        environment's ``stand_still(last_action)`` says what to do meanwhile, or else the last
-        action is repeated. If it says which ``subgoal()`` that
-        action follows, as a ``Policy`` does, subgoals are measured, and films show them in
-        environments that have ``mark(positions)``.
-    needs_goal: whether ``answer`` gets the goal of the episode.
+    answer: a ``Policy`` or another function of an observation, the goal (``None`` unless needed)
+        and the last action's reward that returns an action. While it returns ``None``, the action
+        of the environment's ``stand_still(last_action)`` is taken, or the last one repeated. If it
+        has ``subgoal()`` as a ``Policy`` has, distances to subgoals are measured, and films show
+        these in environments with ``mark(positions)``.
+    needs_goal: true if ``answer`` gets the goal of the episode.
     """
     result = EpisodeResult(request)
     trajectory = _Recorder(env) if request.record else None
@@ -209,7 +207,7 @@ def rollout(
     """Run one episode of a policy in this process.
 
     Returns ``{"Return", "Horizon", "Success_Rate"}``: the sum of the rewards, the number of steps,
-    and 1 or 0; without the last one where the environment reports no success.
+    and 1 or 0, which is left out if the environment reports no success.
     """
     policy = as_policy(policy)
     policy.start_episode(seed=seed)
@@ -220,7 +218,7 @@ def rollout(
 
 
 def returned(values: Any, method: str) -> Any:
-    """Return the values of an environment's ``reset`` or ``step``, once their number is checked."""
+    """Return the values of an environment's ``reset`` or ``step`` after checking their number."""
     names = RETURNS[method]
     if not isinstance(values, tuple) or len(values) != len(names):
         what = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
@@ -229,14 +227,14 @@ def returned(values: Any, method: str) -> Any:
 
 
 def stepped(values: Any) -> tuple[Any, float, bool, bool, Any]:
-    """Return the values of one environment's ``step``, once they are known to be what they must."""
+    """Return the values of one environment's ``step`` after checking and converting them."""
     obs, reward, terminated, truncated, info = returned(values, "step")
     flags = truth(terminated, "terminated"), truth(truncated, "truncated")
     return obs, finite(reward), *flags, info
 
 
 def finite(reward: Any) -> float:
-    """Return a reward, which is one finite number, or an array of one."""
+    """Return a reward as a float; raise ``ValueError`` unless it is one finite number."""
     number = reward if isinstance(reward, float) else _number(reward)
     if number is None:
         raise Misfit(f"the environment's reward is {reward!r:.80}; give one finite number")
@@ -246,7 +244,7 @@ def finite(reward: Any) -> float:
 
 
 def truth(value: Any, name: str) -> bool:
-    """Return an environment's flag ``name`` as a bool; Python takes text and NaN for true."""
+    """Return an environment's flag as a bool; refuse text and NaN, which Python takes for true."""
     if value is True or value is False:
         return value
     number = _number(value)
@@ -256,19 +254,19 @@ def truth(value: Any, name: str) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """Return the one number that something is or holds; ``None`` for anything else."""
+    """Return a number, or that in an array of one; ``None`` for anything else."""
     array = np.asarray(value)
     is_one = array.size == 1 and array.dtype.kind in "biuf" and not np.ma.is_masked(value)
     return array.item() if is_one else None
 
 
 def said_success(said: Any) -> bool | None:
-    """Return an environment's success as a bool; ``None`` where it says nothing of it."""
+    """Return an environment's success as a bool; ``None`` if it reports none."""
     return None if said is None else truth(said, "success")
 
 
 def check_obs(obs: Any, keys: Sequence[str]) -> None:
-    """Refuse observations that no policy can act on, among those of ``keys`` that are there."""
+    """Raise ``ValueError`` for observations of ``keys`` that no policy can act on."""
     if not isinstance(obs, Mapping):
         raise Misfit(f"the environment's observation is {type(obs).__name__}, not a dict of arrays")
     for key in keys:
@@ -280,7 +278,7 @@ def check_obs(obs: Any, keys: Sequence[str]) -> None:
 
 
 def _check_action(action: Any, space: Any) -> None:
-    """Refuse a wrong shape, which simulators would broadcast, and NaN, which they would take."""
+    """Refuse wrong shapes, which simulators would broadcast, and NaN, which they would accept."""
     values = np.asarray(action)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"the policy's action is NaN or infinite: {values}")
@@ -293,7 +291,7 @@ def _check_action(action: Any, space: Any) -> None:
 
 
 def _standing_still(env: Any, last: np.ndarray | None) -> np.ndarray:
-    """Return the action that is done while a policy is not ready yet."""
+    """Return the action to take while a policy is not ready."""
     if env.has_wrapper_attr("stand_still"):
         return env.get_wrapper_attr("stand_still")(last)
     return np.zeros(env.action_space.shape, env.action_space.dtype) if last is None else last
@@ -340,7 +338,7 @@ class _Recorder:
 
 
 def describe(error: Exception) -> str:
-    """Say in one line why something failed: in offrl's own sentence, or what was raised where."""
+    """Describe an error in one line: offrl's own sentence, or the type and the place of another."""
     sentence = " ".join(str(error).split())
     if is_explained(error):
         return sentence

@@ -1,9 +1,9 @@
-"""The execution of action chunks: when one is asked for, and which of its actions are played.
+"""The execution of action chunks: it decides when one is predicted, and which actions are played.
 
 Receding horizon (Chi et al., 2023, arXiv:2303.04137): of each chunk the first ``action_horizon``
 actions are played, then comes the next. Temporal ensembling (Zhao et al., 2023, arXiv:2304.13705):
 chunks that overlap are averaged. Asynchronous: the next chunk is inferred while the last one is
-played, and what is past when it comes is left out.
+played, and its actions that are past by then are skipped.
 """
 
 import math
@@ -16,8 +16,8 @@ from offrl.lazy import Tensor, torch
 
 State = Mapping[str, Tensor]
 Played = tuple[Tensor, Tensor, State]  # actions, which environments have one, the next state
-#: Takes what is observed now in the environments with these indices ``[N]``, and gives what infers
-#: their chunks ``[N, H, A]``, whose first actions are due now.
+#: Takes indices ``[N]`` of environments, keeps their present observations, and returns a function
+#: that infers their chunks ``[N, H, A]``, whose first actions are due now.
 Predict = Callable[[Tensor], Callable[[], Tensor]]
 
 
@@ -26,9 +26,9 @@ class Executor:
     """Plays the chunks of a policy in any number of environments.
 
     Time is counted in steps of the environment. A chunk that is asked for now comes ``latency``
-    steps later. Until then a synchronous policy waits; an asynchronous one asks so early that it
-    need not, and plays the present chunk, also beyond the action horizon. It does not ask early for
-    a chunk that is no longer than its latency, since all of that might be past when it comes.
+    steps later. Until then a synchronous policy waits; an asynchronous one asks early enough not to
+    wait, and plays the present chunk, also beyond the action horizon. It does not ask early if
+    chunks are no longer than their latency, since all actions might be past when one comes.
     """
 
     action_horizon: int
@@ -64,7 +64,7 @@ class Executor:
         return self._play(state)
 
     def _receive(self, state: dict[str, Tensor], rows: Tensor) -> None:
-        """Take those actions of chunks that came that are not past into the plans of ``rows``."""
+        """Add the actions of new chunks that are not past to the plans of ``rows``."""
         if not len(rows):
             return
         horizon = state["counts"].shape[1]
@@ -107,11 +107,11 @@ class Executor:
 
 class RealTime:
     """An asynchronous executor for one robot, in real time: a chunk is inferred in a thread while
-    the last one is played. It asks for one as many steps before it needs it as were played during
-    the last inference, and a step earlier after one that it had to wait for.
+    the last one is played. It asks for a chunk as many steps ahead as were played during the last
+    inference, and one step earlier if it had to wait for that.
 
-    ``policy.executor = RealTime(policy.executor)`` has a ``RolloutPolicy`` play so. It waits, and
-    so does the robot, for the first chunk of an episode, and where nothing is left to play.
+    ``policy.executor = RealTime(policy.executor)`` has a ``RolloutPolicy`` play so. It blocks, so
+    that the robot waits, for the first chunk of an episode and when no action is left.
     """
 
     def __init__(self, executor: Executor):
@@ -125,8 +125,8 @@ class RealTime:
         if num_envs != 1:
             raise ValueError(f"{num_envs} environments, but one robot alone acts in real time")
         row = torch.zeros(1, dtype=torch.long)
-        if state is None:  # what was still coming is of another episode
-            chunk = self._thread.submit(predict(row)).result()  # behind one that is inferred still
+        if state is None:  # a chunk still coming is of another episode
+            chunk = self._thread.submit(predict(row)).result()  # after the running inference
             state = _nothing(1, chunk) | {"coming": chunk}
             self.executor._receive(state, row)
             self._coming = None

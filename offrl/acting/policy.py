@@ -1,4 +1,4 @@
-"""A trained policy at environments: numpy in, numpy out."""
+"""A trained policy that acts in environments: numpy in, numpy out."""
 
 import copyreg
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from offrl.specs import LANGUAGE
 
 
 class _ToAct:
-    """Pickles a policy for another process; in the form of a module, which ``torch.save`` wants."""
+    """Pickles a policy for another process; has the form of a module, as ``torch.save`` needs."""
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, what: Any) -> Any:
@@ -52,12 +52,12 @@ def _received(content: bytes) -> Any:
 class Episode:
     """The memory of a policy in the episode of one environment."""
 
-    row: int  # of the batches that the network sees
+    row: int  # its row in the network's batches
     num_frames: int
-    generator: torch.Generator | None  # what its sampling draws from; None: global state
+    generator: torch.Generator | None  # source of its samples; None: global state
     frames: dict[str, np.ndarray] | None = None  # the last observations, ``[num_frames, ...]``
     state: Any = None  # the network's, one row
-    plan: tuple[State, int] | None = None  # the executor's, and this episode's row of it
+    plan: tuple[State, int] | None = None  # the executor's state, and this episode's row of it
     action: torch.Tensor | None = None  # the last one, ``[1, A]``, as the network gave it
 
     def see(self, obs: Mapping[str, np.ndarray]) -> None:
@@ -78,24 +78,24 @@ CHUNK_ROWS = (2, 8, 32)  # the sizes of batches in which chunks are predicted
 
 
 class RolloutPolicy(Policy):
-    """A trained policy at work: raw observations to raw actions, as numpy arrays.
+    """A trained policy ready to act: raw observations to raw actions, as numpy arrays.
 
     ``policy = RolloutPolicy(algo); policy.start_episode(); action = policy(obs)`` serves one
-    environment; ``act`` serves many, each with an ``Episode`` of its own. The network sees batches
-    of ``batch_size`` rows always, and an episode has its row by its seed: the last bits of a result
-    depend on the batch's shape and on the row, but not on what is in the other rows.
+    environment; ``act`` serves many, each with an ``Episode`` of its own. The network always sees
+    batches of ``batch_size`` rows, and an episode's seed determines its row: the last bits of a
+    result depend on the batch's shape and on the row, but not on the content of other rows.
 
-    An algorithm that predicts chunks of actions has an ``executor``, which asks for a chunk where
-    one is needed. Without a ``batch_size`` these are predicted in batches of the next larger of a
-    few sizes, or, for episodes without a seed, of as many rows as there are.
+    An algorithm that predicts chunks of actions has an ``executor``, which asks for chunks when
+    they are needed. Without a ``batch_size`` they are predicted in batches of a few fixed sizes,
+    or, for episodes without a seed, of as many rows as needed.
 
     An algorithm that has no ``act``, but ``get_action(obs_dict, goal_dict=None)`` and ``reset()``,
     keeps the state of one episode itself, and serves one environment at a time.
 
     batch_size: the number of rows; ``None``: 1, or as many chunks as are needed.
-    instruction: the embedding of what to do, for policies that were trained with one, instead of
-        what the environment says; ``None`` for the environment's.
-    executor: how chunks are played; ``None``: as the algorithm's config says.
+    instruction: the embedding ``[E]`` of an instruction, for policies that were trained with one;
+        ``None``: that of the environment.
+    executor: plays chunks; ``None``: the one that the algorithm's config describes.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RolloutPolicy(Policy):
         self._episodes: dict[int, Episode] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let another process have it on the CPU, and without what only training needs."""
+        """Pickle it for the CPU of another process, without the parts that only training needs."""
         state = {**self.__dict__, "_episodes": {}}
         content = BytesIO()
         torch.save((type(self), state), content, pickle_module=_ToAct)
@@ -127,7 +127,7 @@ class RolloutPolicy(Policy):
 
     @property
     def obs_keys(self) -> list[str]:  # type: ignore[override]
-        """The observations that the policy reads."""
+        """Keys of the observations that the policy reads."""
         given = () if self.instruction is None else (LANGUAGE,)
         return [key for key in self._keys["obs"] if key not in given]
 
@@ -138,7 +138,7 @@ class RolloutPolicy(Policy):
         return self.policy.global_config.algo_name
 
     def start_episode(self, env: int = 0, seed: int | None = None) -> None:
-        """Forget the last episode of ``env``. Sampling depends on the seed, or on torch's state."""
+        """Begin an episode in ``env``. Sampling depends on the seed, or else on torch's state."""
         if self._keeps_state:
             others = self._episodes.keys() - {env}
             if others:
@@ -155,15 +155,16 @@ class RolloutPolicy(Policy):
         self._episodes[env] = Episode(row, num_frames, generator)
 
     def __call__(self, obs: Obs, goal: Obs | None = None, reward: float | None = None) -> Action:
-        """Choose an action ``[A]``, or a number if actions are discrete, for the raw observation
-        ``{key: [...]}`` of one environment. ``reward``: of the last action, if these count."""
+        """Choose an action ``[A]`` (discrete: a number) for the raw observation ``{key: [...]}``
+        and the last action's ``reward``, if rewards count. Raises ``ValueError`` unless it is
+        finite."""
         action = super().__call__(obs, goal, reward)
         if action is None:
             return None
         seen = self._episodes[0].frames or {}
         bad = [key for key, x in seen.items() if not np.isfinite(x[-1]).all()]
         hidden = bad and np.issubdtype(action.dtype, np.integer)
-        if hidden or not np.isfinite(action).all():  # a robot should never get it
+        if hidden or not np.isfinite(action).all():  # never give it to a robot
             raise ValueError(
                 f"the action is NaN or infinite ({', '.join(bad) or 'no observation'} is): "
                 f"{action}; call start_episode() before going on"
@@ -198,8 +199,8 @@ class RolloutPolicy(Policy):
         return actions
 
     def subgoal(self, env: int = 0) -> Subgoal | None:
-        """Return the subgoal that the last action in ``env`` follows, with those positions of end
-        effectors in it that the policy observes as well. ``None`` if there are none."""
+        """Return the subgoal that the last action in ``env`` pursues, with the positions of end
+        effectors that the policy observes, too. ``None`` if there are none."""
         episode = self._episodes.get(env)
         if episode is None or episode.state is None:
             return None
@@ -212,7 +213,7 @@ class RolloutPolicy(Policy):
         return Subgoal(positions, int(steps_left)) if positions else None
 
     def _in_batches(self, envs: Iterable[int]) -> Iterator[dict[int, int]]:
-        """Yield environments by their rows in a batch, for as many batches as are needed."""
+        """Yield ``{row: environment}`` for each batch that is needed."""
         waiting = list(envs)
         while waiting:
             if self.batch_size is None:
@@ -227,7 +228,7 @@ class RolloutPolicy(Policy):
         envs = env_by_row.items()
         by_row = {row: self._episodes[env].generator for row, env in envs}
         has_seeds = None not in by_row.values()
-        # Episodes with seeds can be repeated to the last bit, whoever shares the batch.
+        # Episodes with seeds are repeatable to the last bit, whatever else is in the batch.
         sizes = CHUNK_ROWS if has_seeds else (len(env_by_row),)
         num = self.batch_size or next(n for n in sizes if n >= len(env_by_row))
         obs = _batch({row: self._episodes[env].frames or {} for row, env in envs}, num)
@@ -283,7 +284,7 @@ class RolloutPolicy(Policy):
     def _get_action(
         self, obs: dict[str, torch.Tensor], goal: Any, state: Any, generators: Any
     ) -> tuple[torch.Tensor, Any]:
-        """Act by ``get_action``, with torch's global random state as the episode's meanwhile."""
+        """Act by ``get_action``, with the episode's random state in place of torch's global one."""
         if self.policy.global_config.train.frame_stack == 1:
             obs = tree.map_leaves(lambda x: x[:, 0], obs)
         if generators is None:
@@ -294,7 +295,7 @@ class RolloutPolicy(Policy):
             return self.policy.get_action(obs, goal), state
 
     def _select(self, obs: Obs, group: str, known: Obs | None = None) -> dict[str, np.ndarray]:
-        """Select the observations of a group; shapes unlike those ``known`` are checked."""
+        """Select the observations of a group, and check shapes that differ from those ``known``."""
         if self.instruction is not None:
             obs = {**obs, LANGUAGE: self.instruction}
         try:
@@ -324,7 +325,7 @@ def _batch(rows: Mapping[int, Obs], num_rows: int) -> dict[str, torch.Tensor]:
 
 
 def _join_states(states: Sequence[Any]) -> Any:
-    """Join states of a row each to one batch. ``None`` becomes zeros, or stays if all are it."""
+    """Join states of one row each to a batch. ``None`` becomes zeros, unless all are ``None``."""
     template = next((state for state in states if state is not None), None)
     if template is None:
         return None
@@ -333,7 +334,7 @@ def _join_states(states: Sequence[Any]) -> Any:
 
 
 def _join_plans(plans: Sequence[tuple[State, int] | None]) -> State | None:
-    """Join plans likewise; those that are together already stay so."""
+    """Join plans to a batch; rows of the same batch stay as they are."""
     known = [plan for plan in plans if plan is not None]
     if not known:
         return None

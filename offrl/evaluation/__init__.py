@@ -1,5 +1,5 @@
 # ruff: noqa: F401
-"""Measures what a policy is worth."""
+"""Evaluation of policies."""
 
 from offrl.evaluation.evaluate import (
     COLLECTION_SEEDS,

@@ -1,4 +1,4 @@
-"""Success rates of policies, over episodes whose seeds are fixed."""
+"""Success rates of policies, over episodes with fixed seeds."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,18 +15,18 @@ from offrl.config import RolloutConfig
 from offrl.envs.workers import EnvPool
 from offrl.intervals import wilson_interval
 
-# Disjoint blocks of seeds: test cases are of no demonstration, and chose no checkpoint.
+# Disjoint blocks of seeds: tests share none with demonstrations or the choice of checkpoints.
 TEST_SEEDS = 0
 SELECTION_SEEDS = 1_000_000
 COLLECTION_SEEDS = 2_000_000
 
-EVALUATION_BATCH = 4  # small: every call pays for all rows
+EVALUATION_BATCH = 4  # small, as every call computes all rows
 
 
 def requests_of(
     rollout: RolloutConfig, first_seed: int, num_filmed: int = 0, frame_every: int = 1
 ) -> list[EpisodeRequest]:
-    """List the episodes of an evaluation, of seeds from ``first_seed`` on; film the first ones."""
+    """Make an evaluation's requests, with seeds from ``first_seed`` on; film the first episodes."""
     horizon, ends = rollout.horizon, rollout.terminate_on_success
     return [
         EpisodeRequest(first_seed + i, horizon, ends, frame_every if i < num_filmed else None)
@@ -61,9 +61,9 @@ def with_latency(
 def evaluate(
     policy: Policy, pool: EnvPool, requests: Sequence[EpisodeRequest]
 ) -> Iterator[EpisodeResult]:
-    """Run episodes of a policy, and yield their results in the order in which they end.
+    """Run episodes of a policy in a pool, and yield results in the order in which they end.
 
-    Results do not depend on the number of workers, to the bit. PyTorch's random state is kept.
+    Results are bit-identical for any number of workers. PyTorch's random state is kept.
     """
     if isinstance(policy, RolloutPolicy):
         policy = RolloutPolicy(policy.policy, EVALUATION_BATCH, policy.instruction, policy.executor)
@@ -90,13 +90,13 @@ def summarize(results: Iterable[EpisodeResult]) -> dict[str, float]:
     """Average the episodes that ran: ``Success_Rate`` with its 95 % interval
     (``Success_Rate_Low``, ``Success_Rate_High``), ``Return``, ``Horizon`` (length) and ``n``.
 
-    ``Crashed`` counts the episodes that could not be run. If all of them crashed, there is nothing
-    else. If nothing is said of success in any episode, there is no success rate; if something is
-    in some, the others count as failures.
+    ``Crashed`` counts the episodes that could not be run; it is alone if all of them crashed. If no
+    episode reports success or failure, there is no success rate; if some do, the others count as
+    failures.
 
-    Of policies with subgoals that say where end effectors are to be, ``Subgoals`` counts those that
-    were followed for all of their steps, ``Subgoals_Reached`` is the share of them to which the end
-    effectors came within 2 cm, and ``Subgoal_Distance`` the mean of the least distances, in metres.
+    For policies whose subgoals have positions of end effectors, ``Subgoals`` counts those that were
+    pursued for all of their steps, ``Subgoals_Reached`` is the share of them that the end effectors
+    reached within 2 cm, and ``Subgoal_Distance`` the mean least distance in metres.
     """
     ordered = sorted(results, key=lambda r: r.request.seed or 0)
     ran = [r for r in ordered if r.error is None]

@@ -1,7 +1,6 @@
 """Evaluation without an environment: numbers from data that stand in for success, and may mislead.
-
-How far the policy is from the actions of demonstrations, what its values say about them and how
-consistent they are, and what fitted Q evaluation expects of it.
+They are the distance of the policy from the demonstrations' actions, its values and their
+consistency, and the return that fitted Q evaluation predicts.
 """
 
 from typing import Any
@@ -18,14 +17,14 @@ from offrl.seeding import preserved_rng
 from offrl.specs import ObsSpec
 from offrl.tree import map_leaves
 
-AT_ONCE = 256  # demonstrations; images of a step of each are in memory together
+AT_ONCE = 256  # demonstrations; images of one step of each are in memory together
 
 
 def proxies(
     algo: Any, data: SequenceDataset, held_out: SequenceDataset, fqe_steps: int = 0, seed: int = 0
 ) -> dict[str, float]:
-    """Measure an algorithm on the data ``held_out``; both datasets are of single steps. With
-    ``fqe_steps`` also by a fitted Q evaluation on ``data``."""
+    """Measure an algorithm on the data ``held_out``; with ``fqe_steps`` also by so many steps of
+    fitted Q evaluation on ``data``. Both datasets consist of single steps."""
     check_measurable(algo, fqe_steps)
     algo.set_eval()
     algo.obs_spec.check_shapes(held_out.obs_shapes, "obs")
@@ -62,19 +61,19 @@ def check_measurable(algo: Any, fqe_steps: int) -> None:
 @torch.no_grad()
 def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
     """Ask an algorithm about every step of a dataset of single steps. Returns the ``policy``'s
-    actions ``[N, A]`` and, if it has any, ``values`` of states and ``q`` of the recorded actions
-    ``[N]``, where these are of the rewards that the data holds."""
+    actions ``[N, A]`` and, if it estimates values of the data's rewards, ``values`` of states and
+    ``q`` of the recorded actions, ``[N]`` each."""
     lengths = torch.as_tensor(dataset.lengths, device=dataset.device)
     found: dict[str, Tensor] = {}
     for demos in torch.arange(len(lengths), device=dataset.device).split(AT_ONCE):
         begins, state = dataset.first_rows[demos], None
         generators = [torch.Generator().manual_seed(i) for i in demos.tolist()]
-        # Demonstrations go side by side, so that a policy remembers what it saw of each.
+        # Demonstrations run side by side, so that a policy keeps a memory of each.
         for step in range(int(lengths[demos].max())):
             batch = dataset.get_batch(begins + (lengths[demos] - 1).clamp(max=step))
             obs, goal, recorded = batch["obs"], batch.get("goal_obs"), batch["actions"][:, -1]
             actions, state = algo.act(obs, goal, state, generators)
-            if algo.COUNTS_REWARDS:  # what was done, not what it would have done
+            if algo.COUNTS_REWARDS:  # of the recorded action, not its own
                 rewards = algo.to_device(batch["rewards"][:, -1]).view(-1, 1)
                 state = algo.receive(state, algo.to_device(recorded), rewards)
             answers = {"policy": actions}
@@ -112,11 +111,11 @@ def _differences(algo: Any, dataset: SequenceDataset, seen: dict[str, Tensor]) -
 
 
 def _transitions(dataset: SequenceDataset) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows of all steps of which it is known what followed, the rows of that, and
-    whether it was the end: all but the last steps of demonstrations that did not terminate."""
+    """Return the rows of all steps whose next state is known, the rows of these states, and whether
+    the episode terminated there: all but last steps of demonstrations that did not terminate."""
     dones = dataset.values("dones").flatten()
     known = torch.ones_like(dones, dtype=torch.bool)
-    last = dataset.first_rows - 1  # rows of the demonstrations before; for the first one, of all
+    last = dataset.first_rows - 1  # last rows of the previous demonstrations (the first: of all)
     known[last] = dones[last] > 0
     rows = known.nonzero().flatten()
     return rows, (rows + 1).clamp(max=len(dones) - 1), dones[rows]

@@ -18,7 +18,7 @@ def watch(
 ) -> list[EpisodeResult]:
     """Run episodes in this process, and show them in a window or write them as one film.
 
-    They end when a person closes the window; the episode that was running then does not count.
+    Closing the window ends them; the episode that was running then does not count.
 
     film: the MP4 file to write; ``None``: open a window.
     """
@@ -57,4 +57,4 @@ def _frames(
         if result.no_video:
             raise ValueError(f"no film: {result.no_video}")
         yield from result.frames
-        result.frames = []  # of many episodes they would be gigabytes
+        result.frames = []  # those of many episodes would be gigabytes

@@ -1,7 +1,7 @@
 """Networks: encoder -> trunk -> head. Names are imported when first used: torch is slow.
 
-The building blocks for networks of your own are ``Encoder``, ``MLP``, ``perceptron``, the heads,
-``Actor``, which puts an encoder, a trunk and a head together, and ``random_rows``.
+For networks of your own use ``Encoder``, ``MLP``, ``perceptron``, the heads, ``Actor``, which joins
+an encoder, a trunk and a head, and ``random_rows``.
 """
 
 from offrl import lazy

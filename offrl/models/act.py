@@ -15,8 +15,8 @@ from offrl.specs import GOAL, LANGUAGE, ObsSpec
 
 
 class KeyTokens(nn.Module):
-    """Turns one observation ``[B, T, ...]`` into tokens ``[B, N, D]``: one for each frame of a
-    vector, and for each place in the feature map of an image whose ``core`` is a mere backbone."""
+    """Turns one observation ``[B, T, ...]`` into tokens ``[B, N, D]``: one per frame of a vector,
+    and per place in the feature map of an image whose ``core`` has no pooling or linear layer."""
 
     places: Tensor
 
@@ -61,7 +61,7 @@ class ObservationTokens(nn.Module):
 
 
 class ActionChunkingTransformer(nn.Module):
-    """Observations and a latent ``z`` to a chunk of actions; ``posterior`` is what trains ``z``."""
+    """Maps observations and a latent ``z`` to a chunk; ``posterior`` gives ``z`` in training."""
 
     def __init__(
         self,

@@ -167,8 +167,8 @@ def resnet18_conv_film(
 
 
 def with_group_norms(net: T) -> T:
-    """Put group normalisations in the place of those of batches that learn: running statistics and
-    averaged weights do not go together (Chi et al., 2023). Groups have 16 channels."""
+    """Replace batch normalisations that learn by group normalisations of 16 channels per group:
+    running statistics do not work with averaged weights (Chi et al., 2023)."""
     for name, module in list(net.named_modules()):
         if isinstance(module, nn.BatchNorm2d) and module.weight.requires_grad:
             size = module.num_features
@@ -179,7 +179,7 @@ def with_group_norms(net: T) -> T:
 def load_imagenet(net: nn.Sequential, depth: int) -> None:
     """Load weights that were trained on ImageNet, from torch's cache or the internet.
 
-    A first convolution of another shape keeps its own. ``ValueError`` if they cannot be fetched.
+    A first convolution of another shape keeps its weights. ``ValueError`` if none can be fetched.
     """
     url = WEIGHTS[depth]
     try:
@@ -200,11 +200,11 @@ def load_imagenet(net: nn.Sequential, depth: int) -> None:
     net.load_state_dict(own)
 
 
-# -- backbones that others trained, through their own packages, which offrl does not install -----
+# -- pretrained backbones from packages of their own, which offrl does not install -----
 
 
 class R3M(nn.Sequential):
-    """Images of any size in [0, 1] through a ResNet to ``[B, F, 1, 1]``."""
+    """A ResNet that maps images of any size, in [0, 1], to ``[B, F, 1, 1]``."""
 
     frozen = False
 
@@ -214,7 +214,7 @@ class R3M(nn.Sequential):
 
 
 class R3MImages(nn.Module):
-    """The middle ``[B, 3, 224, 224]`` of the images at 256 pixels, normalised as ImageNet's."""
+    """Scales images to 256 pixels, crops ``[B, 3, 224, 224]`` and normalises as for ImageNet."""
 
     mean: Tensor
     std: Tensor
@@ -246,7 +246,7 @@ def r3m_conv(
 ) -> nn.Module:
     """Make R3M (Nair et al., 2022, arXiv:2203.12601), a ResNet trained on videos of people at work.
 
-    pretrained: with R3M's weights, which need its package; without, to load a checkpoint's.
+    pretrained: load R3M's weights, by its package; false if a checkpoint has the weights.
     """
     _check("R3MConv", input_channel, "r3m_model_class", r3m_model_class, R3M_MODELS)
     if pretrained:

@@ -18,7 +18,7 @@ from offrl.specs import ObsSpec
 class EnsembleLinear(nn.Module):
     """``N`` linear layers in one product: weights ``[N, I, O]``, biases ``[N, O]``.
 
-    Weights lie in memory as the product's gradient does: it need not be copied.
+    Weights have the memory layout of their gradients, which need no copy.
     """
 
     def __init__(self, num_members: int, input_dim: int, output_dim: int):
@@ -28,8 +28,8 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.stack([member.bias.detach() for member in members]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows ``[R, I]`` that all members see, or ``[N, R, I]``, to ``[N, R, O]``. With fewer
-        than ``N`` sets of rows, these are the first members'."""
+        """Map rows ``[R, I]`` for all members, or ``[N, R, I]``, to ``[N, R, O]``. Fewer than ``N``
+        sets of rows belong to the first members."""
         if x.ndim == 2:
             x = x.expand(self.weight.shape[0], -1, -1)
         return affine(x, *first_members(x.shape[0], self.weight, self.bias))
@@ -104,12 +104,12 @@ class Critics(nn.Module):
         return self.as_values(self.outputs(obs, actions, goal))
 
     def first(self, obs: Obs, actions: Tensor, goal: Obs | None = None) -> Tensor:
-        """Compute the first critic's values alone, ``[B, K]``, at the cost of one."""
+        """Compute only the first critic's values, ``[B, K]``, at the cost of one critic."""
         return self(self.encoders[0](obs, goal)[None], actions)[0]
 
     def encode(self, obs: Obs, goal: Obs | None = None) -> Tensor:
-        """Encode observations as features ``[B, 1, F]``, or each critic's, ``[N, B, 1, F]``. They
-        may be passed for ``obs``: all actions then see the same draw of an augmentation."""
+        """Encode observations as features ``[B, 1, F]``, or ``[N, B, 1, F]`` per critic. Pass them
+        as ``obs`` to let all actions share one draw of an augmentation."""
         features = [encoder(obs, goal) for encoder in self.encoders]
         return features[0] if len(features) == 1 else torch.stack(features)
 
@@ -182,7 +182,7 @@ class DistributionalCritics(Critics):
 
 
 class DiscreteCritics(Critics):
-    """``num_critics`` networks that give each of ``num_actions`` (one-hot) its value at once.
+    """``num_critics`` networks that value all ``num_actions`` (one-hot) at once.
 
     dueling: the last layer gives the value of the state, and the advantage of each action over
         the average of all (Wang et al., 2016, arXiv:1511.06581, equation 9).
@@ -279,8 +279,8 @@ def normalized(representation: Tensor) -> Tensor:
 
 
 class PerturbationActor(nn.Module):
-    """A network that takes a small step from each given action (Fujimoto et al., 2019,
-    arXiv:1812.02900, section 5)."""
+    """A network that perturbs each given action a little (Fujimoto et al., 2019, arXiv:1812.02900,
+    section 5)."""
 
     def __init__(
         self,
@@ -308,8 +308,8 @@ def gradients(net: nn.Module) -> list[Tensor]:
 
 
 def with_actions(features: Tensor, actions: Tensor, encoder: Any) -> Tensor:
-    """Join features of a state ``[B, 1, F]`` with each action ``[B, K, A]``, between observations
-    and goals: ``[B, K, F + A]``. Either may have critics in front, ``[N, ...]``."""
+    """Join features of a state ``[B, 1, F]`` with each action ``[B, K, A]``, which comes between
+    observations and goals: ``[B, K, F + A]``. Both may have a critic axis, ``[N, ...]``."""
     repeated = features.expand(*actions.shape[:-1], -1)
     if encoder.obs_dim == encoder.output_dim:  # no goal
         return torch.cat([repeated, actions], dim=-1)
@@ -318,7 +318,7 @@ def with_actions(features: Tensor, actions: Tensor, encoder: Any) -> Tensor:
 
 
 class Scalar(nn.Module):
-    """A number that is learned."""
+    """A learned number."""
 
     def __init__(self, value: float):
         super().__init__()

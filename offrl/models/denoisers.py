@@ -20,9 +20,8 @@ FINAL_GROUPS = 8  # of the last normalisation, in robomimic and its origin, what
 
 
 class Denoiser(nn.Module):
-    """An ``encoder`` of observations and a ``net`` that predicts from noisy actions.
-
-    It is called in two parts, as observations are encoded once for all steps of denoising.
+    """An ``encoder`` of observations and a ``net`` that predicts from noisy actions; two calls,
+    because observations are encoded once for all denoising steps.
     """
 
     def __init__(self, encoder: Encoder, net: nn.Module):
@@ -40,8 +39,8 @@ class Denoiser(nn.Module):
 
 
 class UNetDenoiser(nn.Module):
-    """A U-Net over time (Janner et al., 2022, arXiv:2205.09991) whose every block is conditioned
-    on the time and all observations, end to end (Chi et al., 2023, arXiv:2303.04137).
+    """A U-Net over time (Janner et al., 2022, arXiv:2205.09991) whose blocks are conditioned on the
+    denoising time and all joined observations (Chi et al., 2023, arXiv:2303.04137).
 
     Each level but the last halves the time, so that ``Tp`` is a multiple of
     ``2 ** (len(down_dims) - 1)``.
@@ -135,8 +134,8 @@ def _named(**layers: nn.Module) -> nn.Sequential:
 
 
 class TransformerDenoiser(nn.Module):
-    """Each action is a token that attends to itself and those before it, to the time, and to the
-    observations up to its own step (Chi et al., 2023, section 3.1)."""
+    """A Transformer in which each action is a token that attends to itself and earlier ones, to the
+    time, and to observations up to its step (Chi et al., 2023, section 3.1)."""
 
     def __init__(
         self,

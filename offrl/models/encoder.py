@@ -17,14 +17,14 @@ Obs = Mapping[str, Tensor]
 class Encoder(nn.Module):
     """Joins the features of each group's observations, in the order of the spec: ``[B, T, F]``.
 
-    An observation goes through its modality's core, if that has one, every time step by itself.
-    Goals ``[B, ...]`` have no time of their own and repeat over ``T``. The embedding of an
-    instruction, ``LANGUAGE``, goes into the cores that see it, or else is a feature of its own.
-    The observations of a group ``input``, ``[B, T, ...]``, come first.
+    An observation goes through its modality's core, if any, time step by time step. Goals
+    ``[B, ...]`` repeat over ``T``. The embedding of an instruction, ``LANGUAGE``, goes into the
+    cores that take it, or else is a feature of its own. Observations of the group ``input``,
+    ``[B, T, ...]``, come first.
 
-    core_relu: a ReLU behind each core, as robomimic has it everywhere but before Transformers.
-    num_frames: so many observations make one step: ``[B, num_frames, ...]`` to ``[B, 1, F]``. Cores
-        that stack frames see them as one, their features come first.
+    core_relu: a ReLU after each core, as in robomimic except before Transformers.
+    num_frames: the number of observations that make one step: ``[B, num_frames, ...]`` to
+        ``[B, 1, F]``. Cores that stack frames see them as one, and their features come first.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Encoder(nn.Module):
 
 
 def goal_frame(goal: Any, language: Tensor | None) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Give a goal ``{key: [B, ...]}`` and an instruction ``[B, T, D]`` the time of one step,
+    """Give a goal ``{key: [B, ...]}`` and an instruction ``[B, T, D]`` one time step:
     ``{key: [B, 1, ...]}`` and ``[B, 1, D]``. Raises ``ValueError`` if there is no goal."""
     if goal is None:
         raise ValueError(
@@ -99,8 +99,8 @@ def goal_frame(goal: Any, language: Tensor | None) -> tuple[dict[str, Tensor], T
 class KeyEncoder(nn.Module):
     """One observation ``[B, T, ...]`` to features ``[B, T, F]``: randomizers, then a core.
 
-    Without either the observation itself is its features. For a core that ``stacks_frames``, each
-    ``num_frames`` are one: ``[B, T, ...]`` to ``[B, T / num_frames, F]``.
+    Without both, the features are the observation itself. A core that ``stacks_frames`` sees
+    ``num_frames`` of them as one: ``[B, T, ...]`` to ``[B, T / num_frames, F]``.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ def _key_encoder(key: str, obs: ObsKey, *options: Any) -> KeyEncoder:
     try:
         return KeyEncoder(obs, *options)
     except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
-        # The options are free-form: what they do not fit shows when the network is made.
+        # The options are free-form, so errors appear only when the network is made.
         raise ValueError(
             f"observation {key!r}: observation.encoder.{obs.modality} does not work for shape "
             f"{list(obs.shape)}: {error}"

@@ -31,8 +31,8 @@ def random_rows(
 ) -> Tensor:
     """Draw random numbers ``[B, ...]`` shaped as ``like``; row ``i`` from ``generators[i]`` alone.
 
-    So an episode's actions depend on its own seed and not on who shares its batch. Without
-    generators the global random state is used; a row whose generator is ``None`` is zero.
+    So an episode's actions depend on its own seed, not on other rows. Without generators the global
+    random state is used; a row whose generator is ``None`` is zero.
     """
     if generators is None:
         return getattr(torch, sample)(like.shape, device=like.device)
@@ -73,7 +73,7 @@ class ActionDistribution:
     LOSSES: ClassVar[tuple[str, ...]] = ("nll",)
 
     def at(self: Self, step: int) -> Self:
-        """Give the distribution at one time step, over actions ``[B, A]``."""
+        """Return the distribution at one time step, over actions ``[B, A]``."""
         return type(self)(*(getattr(self, f.name)[:, step] for f in fields(self)))  # type: ignore[arg-type]
 
     def repeated(self: Self, times: int) -> Self:
@@ -98,11 +98,11 @@ class ActionDistribution:
         raise NotImplementedError(type(self).__name__)
 
     def mode(self) -> Tensor:
-        """Give the most likely action (of a mixture: the mean of its heaviest component)."""
+        """Return the most likely action (of a mixture: the mean of its heaviest component)."""
         raise NotImplementedError(type(self).__name__)
 
     def low_noise(self) -> "ActionDistribution":
-        """Give the distribution to act from at evaluation."""
+        """Return the distribution to act from at evaluation."""
         return self
 
 
@@ -161,9 +161,9 @@ class Gaussian(ActionDistribution):
 
 class Squashed(ActionDistribution):
     """The tanh of a random variable, with its density in (-1, 1) (Haarnoja et al., 2018,
-    arXiv:1801.01290, appendix C). A base class in front of the variable's own class."""
+    arXiv:1801.01290, appendix C). A mixin before the class of the variable."""
 
-    MARGIN = 1e-6  # actions at the very bounds would be infinitely far; robomimic's convention
+    MARGIN = 1e-6  # keeps the atanh of actions at the bounds finite; robomimic's value
 
     def log_prob(self, actions: Tensor) -> Tensor:
         above, below = (1 + actions).clamp(self.MARGIN), (1 - actions).clamp(self.MARGIN)
@@ -288,9 +288,9 @@ class DeterministicHead(nn.Module):
 @HEADS.register("gaussian")
 class GaussianHead(nn.Module):
     """A Gaussian of mean ``tanh(linear)``. Its std is fixed at ``init_std`` (``fixed_std``), or
-    learned, from ``init_std`` on (``softplus``) or from one (``exp``).
+    learned, starting at ``init_std`` (``softplus``) or one (``exp``).
 
-    use_tanh: the tanh of the whole distribution instead of the mean's, which is clamped instead.
+    use_tanh: the tanh of the whole distribution instead of the mean's, which is clamped.
     init_last_fc_weight: the weights start uniformly between this and its negative.
     """
 
@@ -307,7 +307,7 @@ class GaussianHead(nn.Module):
     ):
         super().__init__()
         self.mean = Linear(input_dim, ac_dim)
-        self.scale = Linear(input_dim, ac_dim)  # robomimic's weights have one also if it is fixed
+        self.scale = Linear(input_dim, ac_dim)  # in robomimic's weights even if fixed
         if init_last_fc_weight is not None:
             for parameter in self.parameters():
                 nn.init.uniform_(parameter, -init_last_fc_weight, init_last_fc_weight)

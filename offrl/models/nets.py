@@ -36,15 +36,15 @@ class Actor(nn.Module):
         given: Tensor | None = None,
         answers: slice = EVERY_STEP,
     ) -> tuple[Any, Any]:
-        """Give the head's output, and the trunk's state after the last step (``None`` without one).
+        """Return the head's output, and the trunk's state after the last step, if it has one.
 
-        given: more features ``[B, T, D]``, in front of those of the observations.
+        given: more features ``[B, T, D]``, placed before those of the observations.
         answers: the steps that the output is for.
         """
         parts = [] if given is None else [given]
         if self.encoder is not None:
             features = self.encoder(obs, goal)
-            if given is not None:  # several for one step
+            if given is not None:  # several vectors for one step
                 features = features.expand(-1, given.shape[1], -1)
             parts.append(features)
         features, state = self.trunk(torch.cat(parts, dim=-1), state, answers)
@@ -58,8 +58,8 @@ class ActorValue(nn.Module):
     Each has layers of its own, and an encoder of its own unless ``share_encoder``. With ``rnn``,
     options of the trunk ``RNN``, both see one encoder's features through one memory.
 
-    orthogonal: weights are orthogonal at the start, of the gain sqrt(2), but 0.01 before the
-        policy's output and 1 before the value; biases are zero.
+    orthogonal: initial weights are orthogonal, with the gain sqrt(2), but 0.01 in the policy's last
+        layer and 1 in the value's; biases are zero.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class ActorValue(nn.Module):
     def forward(
         self, obs: Obs, state: Any = None, starts: Tensor | None = None
     ) -> tuple[Any, Tensor, Any]:
-        """Give the policy, the values, and the memory's next state.
+        """Return the policy, the values, and the memory's next state.
 
-        starts: ``[B, L]`` where the rows are ``B`` segments of ``L`` steps, one behind the other:
-            true where an episode begins. ``state`` is that before the first one. Without it, each
-            row is one step, with a row of the state.
+        starts: ``[B, L]``, true where an episode begins, if the rows are ``B`` successive segments
+            of ``L`` steps; ``state`` is then that before their first steps. ``None``: each row is
+            one step, with a row of the state.
         """
         features, state = self._features(obs, state, starts)
         own = features if self.value_encoder is None else self.value_encoder(obs)
@@ -115,16 +115,16 @@ class ActorValue(nn.Module):
         return self.actor_head(self.actor_trunk(features)[0]), values.flatten(), state
 
     def policy(self, obs: Obs, state: Any = None, starts: Tensor | None = None) -> tuple[Any, Any]:
-        """Give the policy alone, and the memory's next state."""
+        """Return only the policy, and the memory's next state."""
         features, state = self._features(obs, state, starts)
         return self.actor_head(self.actor_trunk(features)[0]), state
 
     def is_quick(self, num_rows: int) -> bool:
-        """Say whether ``quick_sample`` is there, and quicker than PyTorch with so many rows."""
+        """Say whether ``quick_sample`` can be used, and is faster than PyTorch for so many rows."""
         return self._few_rows is not None and self._few_rows.pays(num_rows)
 
     def quick_sample(self, obs: Obs) -> NDArray[np.float32]:
-        """Draw ``[R, A]``, each row one step, in NumPy, from PyTorch's global random state."""
+        """Draw actions ``[R, A]`` in NumPy, one step per row, by PyTorch's global random state."""
         assert self._few_rows is not None
         return self.actor_head.draw(self._few_rows(self.encoder(obs)[:, 0]))
 
@@ -154,8 +154,8 @@ def actor_from_config(
     describe. This is the one place where the switches are read.
 
     config: an algorithm's section with the switches and ``actor_layer_dims``.
-    num_frames: so many observations make one step.
-    is_discrete: a probability for each of ``ac_dim`` actions; other heads are refused.
+    num_frames: the number of observations that make one step.
+    is_discrete: use a probability for each of ``ac_dim`` actions; refuse other heads.
     """
     encoder = encoder_from_config(config, spec, num_frames)
     trunk = trunk_from_config(config, encoder.output_dim, config["actor_layer_dims"])

@@ -1,8 +1,8 @@
-"""Random changes of images, to train on more than was recorded (``obs_randomizer_class``).
+"""Random changes of images as data augmentation (``obs_randomizer_class``).
 
 A randomizer maps ``[B, C, H, W]`` to ``[B * N, C', H', W']``, ``N = num_samples`` versions of each
 image, whose features are averaged afterwards. In eval mode there is one version: the centre of
-the image, or the image itself. They run where the images are.
+the image, or the image itself. They run on the images' device.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class CropRandomizer(Randomizer):
         corners = []
         for extent, size in zip(images.shape[-2:], self.size, strict=True):
             uniform = torch.rand(len(images), self.num_samples, device=images.device)
-            corners.append((uniform * (extent - size)).long())  # as robomimic: never the last one
+            corners.append((uniform * (extent - size)).long())  # robomimic never draws the last one
         crops = images.unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)
         image = torch.arange(len(images), device=images.device)[:, None]
         return crops[image, :, corners[0], corners[1]].flatten(0, 1)
@@ -77,7 +77,7 @@ class CropRandomizer(Randomizer):
 
 @RANDOMIZERS.register("ColorRandomizer")
 class ColorRandomizer(Randomizer):
-    """Brightness, contrast, saturation and hue times or plus a random amount, in random order.
+    """Changes brightness, contrast, saturation and hue by random amounts, in random order.
 
     A number ``x`` stands for the factors ``[1 - x, 1 + x]``, for hue for the shifts ``[-x, x]`` in
     turns; ``None`` leaves the property as it is.
@@ -118,7 +118,7 @@ class ColorRandomizer(Randomizer):
 
 @RANDOMIZERS.register("GaussianNoiseRandomizer")
 class GaussianNoiseRandomizer(Randomizer):
-    """Normal noise on every value, clipped to ``limits``."""
+    """Adds normal noise to every value, clipped to ``limits``."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue of HSV, in full turns."""
+    """Shift the hue of HSV by a number of full turns."""
     high, low = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
     chroma = (high - low).clamp(min=1e-12)
     red, green, blue = images.split(1, dim=1)

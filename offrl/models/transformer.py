@@ -20,9 +20,9 @@ from offrl.specs import ObsSpec
 class Transformer(nn.Module):
     """A trunk without state (Radford et al., 2018; as a policy Mandlekar et al., 2021).
 
-    Each step sees itself and those before it, up to ``context_length`` of them; or, unless it is
-    ``causal``, all steps of its input. Positions are a free parameter
-    (``nn_parameter_for_timesteps``), an embedding table or sines.
+    Each of at most ``context_length`` steps sees itself and earlier ones, or all steps unless
+    ``causal``. Positions are a learned parameter (``nn_parameter_for_timesteps``), an embedding
+    table or sines.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Transformer(nn.Module):
 
 class DecisionTransformer(nn.Module):
     """A causal Transformer over ``returns-to-go, state, action, returns-to-go, ...`` (Chen et al.,
-    2021, arXiv:2106.01345). The features of a state, which sees all before it but not its own
-    action, predict that action.
+    2021, arXiv:2106.01345). The features of a state token, which sees all earlier tokens, predict
+    its action.
 
     return_scale: returns are divided by this.
     target_return: the return that the policy asks for while acting.
@@ -175,7 +175,7 @@ class Block(nn.Module):
 
 
 class GEGLU(nn.Module):
-    """One half gates the other (Shazeer, 2020, arXiv:2002.05202)."""
+    """Gates one half of the input by the GELU of the other (Shazeer, 2020, arXiv:2002.05202)."""
 
     def forward(self, x: Tensor) -> Tensor:
         values, gates = x.chunk(2, dim=-1)

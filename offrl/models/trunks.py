@@ -1,7 +1,7 @@
 """Trunks: features ``[B, T, F]`` and a recurrent state to features ``[B, T, output_dim]``.
 
-A state is a dict of tensors ``[B, ...]``, one row per environment; a row of zeros is a start.
-``answers`` selects the steps of the output; others are not computed, where that is possible.
+A state is a dict of tensors ``[B, ...]``, one row per environment; a row of zeros is the start of
+an episode. ``answers`` selects the steps of the output; others are not computed if possible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 @TRUNKS.register("mlp")
 class MLP(nn.Module):
-    """Fully connected layers with an activation behind each. Every time step is for itself."""
+    """Fully connected layers with an activation after each, for every time step by itself."""
 
     def __init__(self, input_dim: int, layer_dims: Sequence[int], activation: str = "relu"):
         super().__init__()
@@ -50,7 +50,7 @@ class MLP(nn.Module):
 class RNN(MLP):
     """An LSTM or GRU over time, then fully connected layers at every step.
 
-    It is trained on windows that start from a state of zeros, so while acting it returns to that
+    It is trained on windows that start from a state of zeros, so while acting the state is reset
     every ``horizon`` steps (``None``: never). With ``open_loop`` it sees only the first observation
     of a window.
     """

@@ -29,13 +29,13 @@ class VAE(nn.Module):
     def __init__(self, posterior: Actor, decoder: Actor, prior: "Prior", sum_errors: bool = False):
         super().__init__()
         self.posterior, self.decoder, self.prior = posterior, decoder, prior
-        self.sum_errors = sum_errors  # over action dimensions, instead of their mean
+        self.sum_errors = sum_errors  # true: sum errors over action dimensions; false: mean
 
     def losses(
         self, obs: Obs, actions: Any, temperature: float = 1.0, is_posterior_frozen: bool = False
     ) -> dict[str, Tensor]:
-        """Compute, per time step ``[B, T]``, the reconstruction error, the KL divergence and, for
-        the log, the posterior's variance or the ``temperature`` of categorical latents."""
+        """Compute the reconstruction error, the KL divergence and, for the log, the posterior's
+        variance or the ``temperature`` of categorical latents, per time step ``[B, T]``."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_posterior_frozen):
             posterior, _ = self.posterior(obs, given=actions)
         z = self.prior.draw(posterior, temperature)
@@ -68,7 +68,7 @@ class VAE(nn.Module):
         return self.prior.sample(self.prior.parameters_for(obs), like, generators)
 
     def reconstruction(self, output: Any) -> Any:
-        """Give the actions that the decoder's output stands for."""
+        """Return the actions that the decoder's output represents."""
         return output.mode()
 
     def error(self, reconstruction: Any, target: Any) -> Tensor:

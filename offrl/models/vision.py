@@ -23,9 +23,9 @@ class Core(nn.Module):
     backbone: its inputs have the shapes ``input_shapes``.
     """
 
-    #: It takes the instruction's embedding, too.
+    #: True if it takes the instruction's embedding, too.
     sees_language: ClassVar[bool] = False
-    #: It sees frames ``[B, F, C, H, W]`` as ``[B, F * C, H, W]``.
+    #: True if it sees frames ``[B, F, C, H, W]`` as ``[B, F * C, H, W]``.
     stacks_frames: ClassVar[bool] = False
 
     def __init__(
@@ -52,7 +52,7 @@ class Core(nn.Module):
                     f"core_kwargs.pool_class: {pool_class} has nothing to pool, the backbone gives "
                     "one vector per image; set it to null"
                 )
-            shape = (*shape, 1)[:3]  # scans become images one pixel wide
+            shape = (*shape, 1)[:3]  # a scan becomes an image one pixel wide
             self.pool = POOLINGS.build(pool_class, shape, **(pool_kwargs or {}))
             shape = output_shape(self.pool, shape)
         self.output_dim = feature_dimension or math.prod(shape)
@@ -127,7 +127,7 @@ class NatureCNN(Core):
     """The network of Mnih et al. (2015, doi:10.1038/nature14236) for Atari: images
     ``[B, C, H, W]``, 84 x 84 in the paper, to ``[B, feature_dimension]``.
 
-    The frames that are seen at once are channels of one image, so that each is stored once.
+    Stacked frames are channels of one image, so that each is stored only once.
     """
 
     stacks_frames = True
@@ -206,7 +206,7 @@ class SpatialSoftmax(nn.Module):
     ):
         super().__init__()
         channels, *extents = input_shape
-        self.is_blind = math.prod(extents) == 1  # it gives the same for all images
+        self.is_blind = math.prod(extents) == 1  # its output is the same for all images
         self.nets = None if num_kp is None else nn.Conv2d(channels, num_kp, 1)
         start = torch.ones(1) * temperature
         if learnable_temperature:
@@ -215,7 +215,7 @@ class SpatialSoftmax(nn.Module):
             self.register_buffer("temperature", start)
         y, x = torch.meshgrid(*(torch.linspace(-1, 1, n) for n in extents), indexing="ij")
         for name, position in (("pos_x", x), ("pos_y", y)):
-            # In memory of its own, which of one row or column is one number, seen several times.
+            # In memory of its own: with one row or column, it would be an expanded view.
             self.register_buffer(name, position.reshape(1, -1).contiguous())
         self.output_variance, self.noise_std = output_variance, noise_std
 
@@ -235,7 +235,7 @@ class SpatialSoftmax(nn.Module):
 
 
 def check_sight(nets: nn.Module) -> None:
-    """Raise ``ValueError`` if nothing of an image gets through to the networks."""
+    """Raise ``ValueError`` if pooling removes all information of an image."""
     for name, layer in nets.named_modules():
         if isinstance(layer, SpatialSoftmax) and layer.is_blind:
             raise ValueError(

@@ -57,8 +57,8 @@ class ChunkVAE(nn.Module):
         return self._decoded(sum(book[i] for book, i in chosen))  # type: ignore[arg-type]
 
     def forward(self, chunks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstruct chunks, with a gradient that passes the codes by. Returns them and, by chunk
-        ``[N]``, the distance of codes from latents as a loss of the codes and of the encoder."""
+        """Reconstruct chunks, with straight-through gradients. Returns them and, by chunk ``[N]``,
+        the distance of codes from latents as a loss of the codes and of the encoder."""
         latents = self.encoder(chunks.flatten(1))
         quantized, _ = self.quantize(latents)
         codebook = (latents.detach() - quantized).square().mean(-1)

@@ -116,7 +116,7 @@ class AlgoCase:
         return algo, iter(BatchLoader(dataset, batch_size=batch_size, seed=0))
 
     def updated(self, train: Mapping[str, Any] | None = None) -> tuple[Algo, Any, Mapping]:
-        """Make a new algorithm and let it update once. Returns it, the batch and what it said."""
+        """Make a new algorithm and let it update once. Returns it, the batch and its ``info``."""
         algo, batches = self.make(train)
         batch = algo.process_batch_for_training(next(batches))
         return algo, batch, algo.train_on_batch(batch, epoch=1)
@@ -220,9 +220,8 @@ def averages_are_for_acting_and_weights_for_training(case: AlgoCase) -> None:
 def acting_in_a_batch_equals_one_by_one(
     case: AlgoCase, frame_stack: int = 1, device: str = "cpu"
 ) -> None:
-    """Compare actions to 1e-6, whoever shares the batch; to 1e-5 on a GPU, where a recurrent
-    network's sums have an order for each size of the batch, and of chunks, as denoising adds
-    rounding errors up."""
+    """Compare actions to 1e-6, in batches and alone; to 1e-5 on a GPU, where a recurrent network's
+    sums depend on the size of the batch, and for chunks, as denoising adds rounding errors up."""
     algo, _ = case.make({"frame_stack": frame_stack}, device)
     atol = 1e-5 if device != "cpu" or isinstance(algo, ChunkPolicy) else 1e-6
     if not isinstance(algo, PolicyAlgo):
@@ -240,7 +239,7 @@ def acting_in_a_batch_equals_one_by_one(
         policy.start_episode(seed=seed)
         alone.append([policy(obs, goals[seed], float(step)) for step, obs in enumerate(episode)])
     together = RolloutPolicy(algo, batch_size=3)
-    if together.num_environments is not None:  # it serves one only
+    if together.num_environments is not None:  # it serves one environment only
         return
     for seed in range(5):
         together.start_episode(env=seed, seed=seed)
@@ -253,7 +252,7 @@ def acting_in_a_batch_equals_one_by_one(
 
 
 def a_copy_for_another_process_acts_the_same(case: AlgoCase) -> None:
-    """Compare actions to the bit, as evaluations on a cluster need it (``distributed.address``)."""
+    """Compare actions to the bit, as needed for evaluations on Ray (``distributed.address``)."""
     algo, _, _ = case.updated()
     if not isinstance(algo, PolicyAlgo):
         return

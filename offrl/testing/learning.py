@@ -1,8 +1,7 @@
-"""A small problem whose solution is known: a loss with a flipped sign leads elsewhere.
-
-The observation ``position`` says on which side it is good to act (1 or -1), and whether acting
-there is paid. Most recorded actions are on the good side. An algorithm that clones them, or that
-learns from the rewards, acts on that side as well.
+"""A small problem with a known solution, which a loss with a flipped sign does not reach. The
+observation ``position`` says on which side acting is good (1 or -1), and whether it is rewarded
+there. Most recorded actions are on the good side. An algorithm that clones them, or that learns
+from the rewards, acts on that side as well.
 """
 
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ NUM_STEPS, EVERY = 1000, 50
 LEAST = 0.2  # difference of two compared numbers; the data's actions differ by 2/3
 PAID = 8  # the highest reward
 ROWS = 16  # of each kind of state
-STATES = ((1.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (1.0, 0.0, 1.0))  # side, whether that is paid, 1
+STATES = ((1.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (1.0, 0.0, 1.0))  # side, whether that is rewarded, 1
 
 
 def write_sided_demos(path: Path, is_discrete: bool) -> None:
@@ -45,7 +44,7 @@ def write_sided_demos(path: Path, is_discrete: bool) -> None:
 
 def it_learns_what_is_right(case: "AlgoCase") -> None:
     """Check that actions, subgoals and values come as near to the solution as those of offrl's own
-    algorithms. (An algorithm that is rewarded for goals is not checked: its rewards are others.)"""
+    algorithms. (Algorithms that are rewarded for goals are not checked.)"""
     path, train = case.data.with_name("sided.hdf5"), case.config().train
     if train.goal_rewards:
         return
@@ -75,8 +74,8 @@ def it_learns_what_is_right(case: "AlgoCase") -> None:
 
 
 def _compared(algo: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Give pairs of numbers with their names. An algorithm that has learned the solution has a
-    larger first number in each pair."""
+    """Yield pairs of numbers with their names. If an algorithm has learned the solution, the first
+    number of each pair is the larger one."""
     position = torch.tensor(STATES).repeat_interleave(ROWS, 0)
     noise = torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(0))
     obs = {"position": position, "speed": noise.repeat(len(STATES), 1)}

@@ -20,7 +20,7 @@ TWO_MODES = {"encoder": {"low_dim": {"core_class": "two_modes"}}}
 
 @CORES.register("two_modes")
 class TwoModes(nn.Sequential):
-    """A core that gives other features in training mode than in evaluation mode."""
+    """A core whose features differ between training mode and evaluation mode."""
 
     def __init__(self, input_shape: tuple[int], **options: Any):
         super().__init__(nn.BatchNorm1d(*input_shape), nn.Dropout(0.2))
@@ -28,7 +28,7 @@ class TwoModes(nn.Sequential):
 
 
 def preparing_and_validating_change_no_state(case: "AlgoCase") -> None:
-    """Check this in training mode and in evaluation mode, which shows averaged weights."""
+    """Check this in training mode and in evaluation mode, in which weights are averaged."""
     algo, batches = case.seeing(TWO_MODES).make({"ema": {"power": None, "max_decay": 0.5}})
     for _ in range(2):
         before = _state(algo)
@@ -65,7 +65,7 @@ def acting_to_learn_has_no_training_mode(case: "AlgoCase") -> None:
             choice: Any = algo.explore if num_steps else algo.act
             return choice(*seen, None, seeded, *num_steps)[0]
 
-    for num_steps in ((0,), (10**9,), ()):  # explores at first and in the end; acts
+    for num_steps in ((0,), (10**9,), ()):  # explores at the start and the end; acts
         what = "explore" if num_steps else "act"
         together = choose(slice(None), *num_steps)
         apart = torch.cat([choose(slice(2), *num_steps), choose(slice(2, None), *num_steps)])
