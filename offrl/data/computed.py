@@ -1,5 +1,5 @@
-"""Numbers that are computed from data: statistics for normalisation by robomimic's conventions,
-``(x - offset) / scale``; actions and rewards as they are learned from; keys that no file has."""
+"""Numbers computed from data: statistics for normalisation by robomimic's conventions,
+``(x - offset) / scale``; encoded actions and transformed rewards; keys that are in no file."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ OUTPUT_MAX = 0.999999
 
 
 def obs_statistics(rows: np.ndarray) -> Statistics:
-    """Compute mean and population standard deviation (plus 1e-3, if all is equal) of ``[N, D]``."""
+    """Compute mean and population standard deviation (plus 1e-3 if that is 0) of ``[N, D]``."""
     mean, std = _mean_std(rows)
     return {"offset": mean, "scale": std + np.float32(1e-3)}
 
@@ -36,17 +36,17 @@ def action_statistics(rows: np.ndarray, normalization: str | None) -> Statistics
 
 
 def stray_value(rows: np.ndarray, scale: np.ndarray) -> tuple[int, str] | None:
-    """Find a stray value in ``[N, D]`` that makes a dimension's ``scale`` ``[1, D]``, so that all
-    others are next to the same once normalised. Returns its row, and a sentence on it."""
+    """Find an outlier in ``[N, D]`` that determines a dimension's ``scale`` ``[1, D]``, so that all
+    other values are almost equal once normalised. Returns its row, and a sentence on it."""
     few = rows[:: 1 + len(rows) // 4096]  # suffice for quartiles
     low, high = np.percentile(few, (25, 75), axis=0)
-    # A scale beyond the span is none of the data's: that of a dimension that hardly moves.
+    # A scale beyond the span is the fixed one of a dimension that hardly moves.
     wide = (scale[0] > 1e3 * (high - low)) & (scale[0] <= np.ptp(rows, axis=0))
     for column in np.flatnonzero(wide & (high > low)):
         values = rows[:, column]
         by_distance = np.argsort(np.abs(values - (low + high)[column] / 2))
         row, others = by_distance[-1], values[by_distance[: -1 - len(rows) // 1000]]
-        if np.ptp(others) < 0.1 * np.ptp(values):  # else it is one that seldom moves
+        if np.ptp(others) < 0.1 * np.ptp(values):  # else the dimension moves seldom
             return int(row), (
                 f"{values[row]:g} in dimension {column}, where half of all values are within "
                 f"[{low[column]:g}, {high[column]:g}], leaves nothing of those once normalised; "
@@ -67,8 +67,8 @@ def transformed(
     config: Mapping[str, Any],
     stats: Mapping[str, float] | None = None,
 ) -> tuple[np.ndarray, Mapping[str, float]]:
-    """Compute ``scale * normalised(clipped(r)) + shift`` of every step, a number or ``[1]`` of
-    each, by ``config`` (``train.rewards``). Returns them and the statistics that normalise."""
+    """Compute ``scale * normalised(clipped(r)) + shift`` of rewards ``[N]`` or ``[N, 1]`` by
+    ``config`` (``train.rewards``). Returns the result and the statistics for ``normalised``."""
     if config.get("clip"):
         rewards = rewards.clip(*config["clip"])
     stats = stats or reward_statistics(rewards, lengths, config.get("normalization"))
@@ -79,7 +79,7 @@ def transformed(
 def received(
     rewards: np.ndarray, config: Mapping[str, Any], stats: Mapping[str, float] | None = None
 ) -> np.ndarray:
-    """Compute the rewards that ``transformed`` was given, within the limits of ``clip``."""
+    """Invert ``transformed``, up to clipping: compute the rewards within the limits ``clip``."""
     stats = stats or {"offset": 0.0, "scale": 1.0}
     normal = (rewards - config.get("shift", 0.0)) / config.get("scale", 1.0)
     return (normal * stats["scale"] + stats["offset"]).astype(np.float32)
@@ -111,8 +111,8 @@ def returns_to_go(
 ) -> np.ndarray:
     """Sum up the discounted rewards from each step to the end of its demonstration.
 
-    With a discount below 1, one that stopped without having terminated goes on: with its last
-    reward for ever if that is a penalty, else with nothing, which no policy does worse than
+    With a discount below 1, a demonstration that stopped without terminating is continued: with its
+    last reward for ever if that is negative, else with zeros, so that the result is a lower bound
     (Nakamoto et al., 2023, arXiv:2303.05479, in its authors' code).
     """
     returns, ends = rewards.astype(np.float64), np.cumsum(lengths) - 1
@@ -133,7 +133,7 @@ def timesteps(
     return np.concatenate([np.arange(length) for length in lengths])
 
 
-# Of rewards and dones ``[sum(lengths)]``, lengths and the discount.
+# Functions of rewards and dones ``[sum(lengths)]``, lengths and the discount.
 COMPUTED: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]] = {
     "returns": returns_to_go,
     "timesteps": timesteps,
@@ -150,9 +150,9 @@ def encode_actions(
     """Encode actions ``{key: [N, ...]}`` as networks predict them, ``{key: [N, A]}``: normalised,
     or one-hot with the format ``discrete``. Returns them and their statistics.
 
-    integers: the keys whose numbers are integers in the file.
-    config: ``train.action_config``. given: statistics of the training, for held-out actions.
-    place: names the file, demonstration and step of a key and row.
+    integers: the keys whose values are integers in the file.
+    config: ``train.action_config``. given: the training data's statistics, for held-out actions.
+    place: returns the file, demonstration and step of a key and row, for messages.
     """
     encoded, statistics = {}, {}
     for key, rows in stored.items():

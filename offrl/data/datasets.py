@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 Embeddings = Mapping[str, np.ndarray]  # of sentences
 Langs = Sequence[str | None]
-SAME_KEYS = (  # of train, which are arguments of SequenceDataset
+SAME_KEYS = (  # keys of train that are arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
     "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
 ).split()
@@ -32,15 +32,15 @@ class TrainingData(NamedTuple):
     """The batches of a training from recorded data, and the instructions in them."""
 
     loader: BatchLoader
-    valid_loader: BatchLoader | None  #: Of the held-out demonstrations, where these are validated.
+    valid_loader: BatchLoader | None  #: The held-out demonstrations, if they are used.
     instructions: dict[str, np.ndarray]  #: The embeddings ``[E]`` by their sentences or names.
-    langs: Langs  #: The key among these for each entry of ``train.data``.
+    langs: Langs  #: The key in ``instructions`` for each entry of ``train.data``.
 
 
 def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device) -> TrainingData:
-    """Open what a training by this config reads, on the device if it fits there.
+    """Open the data that a config describes, on the device if it fits there.
 
-    known: The instructions of the checkpoint of a resumed run, which need no language model.
+    known: The instructions in the checkpoint of a resumed run, which then need no language model.
     """
     train = config.train
     langs: Langs = [entry.lang for entry in train.data or []]
@@ -52,7 +52,7 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     options, weights = (train.seed, train.num_data_workers), [e.weight for e in train.data or []]
     if train.normalize_weights_by_ds_size:
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
-    own = weights if len(set(weights)) > 1 else None  # of a window of each file, if they differ
+    own = weights if len(set(weights)) > 1 else None  # weights of files' windows, if unequal
     loader = BatchLoader(place(dataset, device), train.batch_size, *options, own)
     if not config.experiment.validate:
         return TrainingData(loader, None, instructions, langs)
@@ -64,12 +64,12 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
 
 
 def obs_keys(config: Config) -> set[str]:
-    """Return the observations of all groups."""
+    """Return the observation keys of all groups."""
     return {key for group in modalities(config.observation).values() for key in group}
 
 
 def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> SequenceDataset:
-    """Open what is trained on, with ``changes`` of the arguments of ``SequenceDataset``."""
+    """Open the training data, with ``changes`` of the arguments of ``SequenceDataset``."""
     train = config.train
     entries = train.data or []
     constants = [
@@ -115,7 +115,7 @@ def make_held_out_dataset(
     chosen = [entry.filter_key or config.train.hdf5_filter_key for entry in config.train.data or []]
     for own, other, trained in zip(chosen, held_out.sources, training.sources, strict=True):
         shared = [demo for demo in other.demos if demo in set(trained.demos)]
-        if shared and held_out_key(own or "") != key:  # of such a pair opening the file says so
+        if shared and held_out_key(own or "") != key:  # opening the file warns of such a pair
             log.warning(
                 f"{other.path}: {len(shared)} held-out demonstrations ({shared[0]}, ...) are "
                 "trained on as well, so that the validation says too much good; set "
@@ -150,8 +150,8 @@ def _embedded(langs: Langs, are_seen: bool, known: Mapping[str, Tensor]) -> dict
 
 
 def _stored(dataset: SequenceDataset, langs: Langs) -> tuple[dict[str, np.ndarray], Langs]:
-    """Collect the embeddings in files that are the same at all steps, which serve for evaluation as
-    well, under names of their own. Returns them, and ``langs`` with those names."""
+    """Collect the stored embeddings that are the same at all steps of a file, which evaluations use
+    as well, under new names. Returns them, and ``langs`` with those names."""
     instructions, names = dict[str, np.ndarray](), list(langs)
     for k, value in enumerate(dataset.constant_obs(LANGUAGE)):
         if value is not None:

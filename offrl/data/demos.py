@@ -1,4 +1,4 @@
-"""The interfaces of demonstrations, whatever they are stored in, and those that lie in arrays."""
+"""The interfaces of demonstrations in any format, and demonstrations in flat arrays."""
 
 import json
 import math
@@ -18,13 +18,13 @@ OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "actio
 
 
 class Episodes(AbstractContextManager):
-    """Demonstrations that are read whole, one after the other. A context manager."""
+    """Demonstrations in a format that is read one whole episode at a time. A context manager."""
 
     path: Path
-    layout: str  # whose it is
-    external: Set[tuple[str, Path]] = frozenset()  # what of it, as far as read, is in other files
-    root = ""  # where errors say that demonstrations are
-    _notes: Mapping[str, Any] | None = None  # beside the data (``offrl.data.formats.exchange``)
+    layout: str  # the format's name
+    external: Set[tuple[str, Path]] = frozenset()  # content read so far that lies in other files
+    root = ""  # prefix of demonstrations' names in errors
+    _notes: Mapping[str, Any] | None = None  # see ``offrl.data.formats.exchange``
 
     @property
     def env_args(self) -> dict[str, Any] | None:
@@ -33,12 +33,12 @@ class Episodes(AbstractContextManager):
 
     @property
     def dones_are_successes(self) -> bool:
-        """False where what ends an episode may be a failure as well."""
+        """False if an episode may also terminate by failure."""
         return False
 
     @property
     def num_actions(self) -> int | None:
-        """The number of discrete actions, where the format says it."""
+        """The number of discrete actions, if the format stores it."""
         return (self._notes or {}).get("num_actions")
 
     def __exit__(self, *_: Any) -> None:
@@ -52,15 +52,15 @@ class Episodes(AbstractContextManager):
 
     @abstractmethod
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """Read a demonstration as ``DemoWriter.write`` takes it: every array by its path, as it is
-        stored, and strings and numbers (attributes). keys: of the arrays these alone."""
+        """Read a demonstration in the form of ``DemoWriter.write``: every array by its path, as it
+        is stored, and strings and numbers (attributes). keys: the only arrays to read."""
 
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the ``trajectory``; of robomimic's files with ``StoredArray`` as arrays."""
+        """Return the ``trajectory``, in which arrays of robomimic's files are ``StoredArray``."""
         return self.trajectory(demo, keys)
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
-        """Return attributes of a demonstration, or all data, that have no place of their own."""
+        """Return other attributes of a demonstration, or of the whole data."""
         return {}
 
     def masks(self) -> dict[str, list[str]]:
@@ -68,7 +68,7 @@ class Episodes(AbstractContextManager):
         return (self._notes or {}).get("masks", {})
 
     def unread(self) -> list[str]:
-        """Name the content that no trajectory has."""
+        """List the content that trajectories leave out."""
         return []
 
     def recording(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Episodes(AbstractContextManager):
 
     def success(self, trajectory: Mapping[str, Any]) -> bool | None:
         """Say whether a demonstration ends in success, by its attribute ``success`` or else by
-        ``success_steps``; ``None`` where nothing tells."""
+        ``success_steps``; ``None`` if that is unknown."""
         said = np.asarray(trajectory.get("success", ""))
         if said.dtype.kind in "fiub":
             return bool((said > 0).any())
@@ -99,9 +99,9 @@ class Episodes(AbstractContextManager):
 
     def success_steps(self, trajectory: Mapping[str, Any]) -> np.ndarray | None:
         """Say whether the task was done at each step ``[T]``, by rewards that are 0 at first and
-        then 0 or 1, or else by ``dones``, if they are successes; ``None`` where nothing tells."""
+        then 0 or 1, or else by ``dones``, if they are successes; ``None`` if that is unknown."""
         rewards = np.reshape(trajectory.get("rewards", np.nan), -1)
-        is_alive = len(rewards) > 1 and rewards[0] == 1  # what surviving a step is paid with
+        is_alive = len(rewards) > 1 and rewards[0] == 1  # the reward of surviving a step
         if np.isin(rewards, (0, 1)).all() and not is_alive:
             return rewards == 1
         if self.dones_are_successes and "dones" in trajectory:
@@ -111,7 +111,7 @@ class Episodes(AbstractContextManager):
 
 class Demos(Episodes):
     """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
-    ``next_obs/KEY``, each of as many steps as the demonstration: what can be trained on."""
+    ``next_obs/KEY``, each with a row for every step. They can be trained on."""
 
     @abstractmethod
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -122,8 +122,8 @@ class Demos(Episodes):
     def has(self, demo: str, key: str) -> bool: ...
 
     def all_have(self, demos: Sequence[str], key: str) -> bool:
-        """Say whether the demonstrations have a key; ``ValueError`` where some do, but not the
-        first. (Reading says so of all others.)"""
+        """Say whether the first demonstration has a key; ``ValueError`` if only others have it.
+        (Reading fails for others that lack it.)"""
         if self.has(demos[0], key):
             return True
         for demo in demos[1:]:
@@ -136,7 +136,7 @@ class Demos(Episodes):
 
     @abstractmethod
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        """Return the number of steps of each demonstration, by the length of ``key``."""
+        """Return the number of steps of each demonstration: the length of ``key``."""
 
     @abstractmethod
     def _dataset(self, demo: str, key: str) -> Any:
@@ -160,19 +160,19 @@ class Demos(Episodes):
         Raises as ``check`` does, and for values that are not finite."""
 
     def lost(self, demos: Sequence[str], key: str) -> list[int]:
-        """Find the dimensions that float32 makes next to constant, by a few demonstrations."""
+        """Find the dimensions that are almost constant in float32, by a few demonstrations."""
         if self._dataset(demos[0], key).dtype.itemsize <= 4:
             return []
         few = demos[:: 1 + len(demos) // 8]
         return lost_dimensions([self._stored(demo, key, slice(None)) for demo in few])
 
     def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        """Read the steps ``start:stop`` of one demonstration, of data that stays in the file."""
+        """Read the steps ``start:stop`` of one demonstration, for data that is not in memory."""
         rows = self._stored(demo, key, slice(start, stop))
         return self._numbers(rows, [demo], key, [len(rows)], start)
 
     def best(self, demos: Sequence[str], share: float) -> list[str]:
-        """Choose the ``share`` of the demonstrations of highest return, the first of equals."""
+        """Choose the ``share`` of demonstrations with the highest returns; of equals, the first."""
         missing = [demo for demo in demos if not self.has(demo, "rewards")]
         if missing:
             words = "by which train.data.top_share chooses; label the data, or leave that out"

@@ -1,4 +1,4 @@
-"""Goals in hindsight: states of the data, as if somebody had wanted to reach them.
+"""Goals in hindsight: states of the data take the place of goals.
 
 A later state of the same demonstration is one that its actions do reach (Andrychowicz et al., 2017,
 arXiv:1707.01495); a mixture with the current state and with states of other demonstrations is what
@@ -19,18 +19,18 @@ DISCOUNT = 0.99
 
 
 class Goals(NamedTuple):
-    """The choice of a window's goal.
+    """The way in which a window's goal is chosen.
 
     ``last``: the end of its demonstration. ``future_uniform``: each state after the window's
-    current one is as likely as the others. ``future_geometric``: one that is ``k`` steps ahead has
-    the probability ``(1 - discount) discount^(k - 1)``; what would lie behind the end is the end.
+    current one is as likely as the others. ``future_geometric``: a state ``k`` steps ahead has the
+    probability ``(1 - discount) discount^(k - 1)``; the end takes the probability of all beyond it.
     ``mixture``: by ``shares`` the current state, one of the future (geometric), or any of the data.
     """
 
     mode: GoalMode
     shares: Mapping[str, float] = SHARES
     discount: float = DISCOUNT
-    are_rewarded: bool = False  #: Whether to reach one is all that is rewarded.
+    are_rewarded: bool = False  #: True if only reaching the goal is rewarded.
 
     @property
     def num_draws(self) -> int:
@@ -38,14 +38,14 @@ class Goals(NamedTuple):
         return {"last": 0, "mixture": 3}.get(self.mode, 1)
 
     def steps_ahead(self, draws: Tensor, steps: Tensor) -> Tensor:
-        """Count how many of the ``steps`` ``[B]`` that are left lie before the goal, ``[B]``."""
+        """Choose the number of steps to each goal ``[B]``, of the ``steps`` ``[B]`` left."""
         if self.mode == "future_uniform":
             return (draws[:, 0] * steps).long()
         ahead = torch.log1p(-draws[:, 0]) / math.log(self.discount)
         return torch.minimum(ahead.long(), steps - 1)
 
     def kinds(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Say which goals ``[B]`` of a mixture are the current state, and which may be any."""
+        """Say which goals ``[B]`` of a mixture are the current state, and which are random."""
         current, future = self.shares["current"], self.shares["future"]
         return draws[:, 1] < current, draws[:, 1] >= current + future
 
@@ -53,7 +53,7 @@ class Goals(NamedTuple):
 def make_goals(
     mode: str | None, shares: Mapping[str, float] | None, discount: float, are_rewarded: bool
 ) -> Goals | None:
-    """Make the choice of goals by keys of the section ``train``; ``None`` if there are none."""
+    """Make ``Goals`` of keys of the section ``train``; ``None`` if there are no goals."""
     if are_rewarded and mode != "mixture":
         raise ValueError('goal_rewards: needs goals of goal_mode "mixture"')
     if mode is None:

@@ -17,17 +17,17 @@ from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, features, odd_image, unusual, wrong_values
 from offrl.data.storage import StoredArray, bytes_on_disk
 
-SAMPLED = 64  # images of each camera that ranges are of, unless all are read
+SAMPLED = 64  # images per camera for ranges, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
-NUMBERS = ("actions", "rewards", "dones")  # what is not of numbers in these is wrong
+NUMBERS = ("actions", "rewards", "dones")  # must hold numbers
 EACH_DIMENSION = 64  # the largest number of dimensions that have ranges of their own
 
 
 class DataInfo:
     """Reads facts about demonstrations in one pass; ``facts()`` is a nested dict of plain values.
 
-    reads_all: ranges of images are of all of them, not of a sample.
-    advance: is called with the number of demonstrations that were read.
+    reads_all: compute ranges of all images, not of a sample.
+    advance: called with the number of demonstrations that were read.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DataInfo:
                 advance(1)
             for facts in self._arrays.values():
                 facts.widen_by_vectors()
-            if isinstance(demos, DemoFile):  # masks() refuses what is reported here
+            if isinstance(demos, DemoFile):  # masks() would raise what is reported here
                 self.masks = {key: demos.mask(key) for key in demos.filter_keys()}
             else:
                 self.masks = demos.masks()
@@ -69,7 +69,7 @@ class DataInfo:
         shape = trajectory["actions"].shape if "actions" in trajectory else (0,)
         length = shape[0]
         if 0 not in shape and isinstance(demos, Demos):
-            demos.lengths([demo])  # whose errors tell most of what may be wrong
+            demos.lengths([demo])  # reports most errors
         for name, array in trajectory.items():
             if not isinstance(array, (np.ndarray, StoredArray)):
                 read[name] = array
@@ -175,7 +175,7 @@ class ArrayFacts:
 
     @property
     def bytes_in_memory(self) -> int:
-        """The size that training holds: bytes as they are, all else as float32."""
+        """The size in training: bytes as they are, all else as float32."""
         size = 1 if self.dtype == "uint8" else 4
         return self.num_rows * size * int(np.prod(self.shape, dtype=np.int64))
 
@@ -184,7 +184,7 @@ class ArrayFacts:
             self._widen(rows)
 
     def widen_by_vectors(self) -> None:
-        """Widen the range by all vectors that are kept: one by one takes longer than to read."""
+        """Widen the range by all kept vectors at once, as one by one would be slow."""
         if parts := [part for part in self._vectors.parts if part.shape[1:] == self.shape]:
             self._widen(np.concatenate(parts))
 
@@ -198,7 +198,7 @@ class ArrayFacts:
 
     def remarks(self) -> list[str]:
         if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
-            return []  # which is worse than odd
+            return []  # it holds errors, not oddities
         odd = odd_image(self.name, self.shape, np.dtype(self.dtype))
         return [*([odd] if odd else []), *self._vectors.remarks()]
 
@@ -220,5 +220,5 @@ def _spread(numbers: Sequence[float] | np.ndarray) -> dict[str, float | None] | 
 
 
 def _number(value: Any) -> float | None:
-    """Return a number for JSON, which knows no NaN."""
+    """Return a number for JSON, which has no NaN."""
     return float(value) if np.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Endless shuffled batches, from a position that one number describes."""
+"""Endless shuffled batches, whose position is one number."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,15 +19,14 @@ Batches = Iterator[dict[str, Any]]
 class BatchLoader:
     """Yields batches of windows without end: passes over the data, each in an order of its own.
 
-    The order of pass ``p`` is drawn from ``(seed, p)`` alone, so ``position``, the number of
-    batches given out, is all the state there is: set it to go on from there. As in robomimic the
-    last, incomplete batch of a pass is left out. Each of several processes of a training
-    (``parallel``) gets its part of the very same batches.
+    The order of pass ``p`` depends on ``(seed, p)`` only, so ``position``, the number of batches so
+    far, is the whole state: set it to resume. As in robomimic the last, incomplete batch of a pass
+    is left out. Each process of a training (``parallel``) gets its part of the same batches.
 
-    dataset: a ``SequenceDataset``, or whatever has a length and ``get_batch(indices)``; where it is
-        silent about its ``device`` and whether it ``is_streamed``, data lies in the CPU's memory.
-        One that has ``num_draws`` is given that number of random numbers for each window.
-    num_workers: processes that read streamed data ahead; data in memory is gathered at once.
+    dataset: a ``SequenceDataset``, or any object with a length and ``get_batch(indices)``. Without
+        ``device`` and ``is_streamed``, data is in CPU memory. If it has ``num_draws``,
+        ``get_batch`` gets that number of random numbers for each window.
+    num_workers: processes that read streamed data ahead; unused for data in memory.
     weights: windows of file ``k`` are drawn, with replacement, in proportion to ``weights[k]``.
     """
 
@@ -66,7 +65,7 @@ class BatchLoader:
             yield batch
 
     def _read_ahead(self) -> Batches:
-        """Read batches in processes, as far ahead as the sockets that they come through hold."""
+        """Read batches in processes, as far ahead as their sockets hold."""
         readers: list[Child] = []
         try:
             for first in range(self.num_workers):
@@ -105,7 +104,7 @@ class BatchLoader:
         ``[B, num_draws]`` that choose their goals, if any."""
         first_pass, skip = divmod(self.position, self.batches_per_pass)
         for number in count(first_pass):
-            # Seeds of passes must not collide with those of a run whose seed is one higher.
+            # Seeds of passes must not collide with those of a run with the next seed.
             own_seed = (self.seed * 1_000_003 + number) % 2**63
             generator = torch.Generator().manual_seed(own_seed)
             order = self._order(generator).to(getattr(self.dataset, "device", "cpu"))
@@ -131,6 +130,6 @@ class BatchLoader:
 
 
 def _send(channel: Channel, read: Callable[[], Batches]) -> None:
-    torch.set_num_threads(1)  # those of OpenMP do not survive a fork
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     for batch in read():
         channel.send(map_leaves(Tensor.numpy, batch))

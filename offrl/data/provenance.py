@@ -17,8 +17,8 @@ ATTRIBUTE = "provenance"
 
 
 def provenance(command: str, inputs: Sequence[str | Path]) -> dict[str, Any]:
-    """Record the command that was run and the fingerprint of each input; and in ``history``, by
-    fingerprint, the origin of those inputs and of what they were made of."""
+    """Record the command that was run and the fingerprint of each input; ``history`` holds, by
+    fingerprint, the origins of the inputs and of their own inputs."""
     sources, history = list[dict[str, str]](), dict[str, Any]()
     for path in inputs:
         mark, before = fingerprint([path]), provenance_of(path)
@@ -42,11 +42,11 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
     except (ValueError, TypeError, RecursionError):
         said = None
     is_ours = isinstance(said, dict) and {"command", "offrl", "inputs"} <= said.keys()
-    return said if is_ours else {"said": str(text)}  # by another program
+    return said if is_ours else {"said": str(text)}  # written by another program
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:
-    """Hash files, also those in folders, by size and 64 blocks: as quick for 50 GB as for 5 MB."""
+    """Hash files, also those in folders, by size and 64 blocks, in constant time per file."""
     digest = hashlib.sha256()
     inside = [sorted(Path(p).rglob("*")) if os.path.isdir(p) else [p] for p in paths]
     for path in filter(os.path.isfile, itertools.chain(*inside)):

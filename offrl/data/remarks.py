@@ -1,5 +1,5 @@
-"""Remarks on recorded data that is odd, but may be meant so, words on data that is wrong, and
-measures of demonstrations, by which some are unlike the others."""
+"""Remarks on odd data that may be intended, descriptions of wrong data, and measures that find
+unusual demonstrations."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from offrl.data.computed import action_statistics, obs_statistics, stray_value
 
-KEPT = 2**26  # bytes of each key's vectors: memory does not grow with the data
+KEPT = 2**26  # bytes kept of each key's vectors, so that memory is bounded
 LARGEST = float(np.finfo(np.float32).max)
 LOST = (
     "changes by less than float32 tells apart, in which training reads it: subtract a constant, "
@@ -21,15 +21,15 @@ NOT_FOLLOWED = (
 )
 SWITCHES = ("dones", "terminals", "timeouts")  # 0 or 1
 
-FEWEST = 5  # demonstrations of which one can be unlike the others
+FEWEST = 5  # least number of demonstrations to find unusual ones
 UNUSUAL = 3.5  # robust z-scores; Iglewicz and Hoaglin, How to detect and handle outliers (1993)
-NORMAL_MAD = 1.4826  # standard deviations, of what is normally distributed, per median deviation
+NORMAL_MAD = 1.4826  # standard deviations per median deviation of a normal distribution
 NORMAL_MEAN = 1.2533  # ... per mean deviation
-STILL = 0.1  # of a demonstration's mean speed
+STILL = 0.1  # of a demonstration's mean speed, below which a step is still
 
 
 def wrong_values(key: str, rows: np.ndarray, first: int) -> str | None:
-    """Describe the first number that training refuses. ``None`` if it takes all.
+    """Describe the first number that training refuses; ``None`` if there is none.
 
     rows: numbers ``[T, ...]`` of a key. first: the step of the first row.
     """
@@ -59,7 +59,7 @@ def wrong_env_args(env_args: Any) -> str | None:
 
 
 class Vectors:
-    """The vectors of a key, which are kept to make remarks on them."""
+    """Keeps the vectors of a key, to make remarks on them."""
 
     def __init__(self, key: str):
         self._key, self._num_bytes = key, 0
@@ -67,8 +67,8 @@ class Vectors:
         self._places: list[str] = []
 
     def add(self, rows: np.ndarray, place: str) -> bool:
-        """Keep the first rows ``[T]`` or ``[T, D]`` of a place. Returns true if they are kept:
-        images, rewards and simulator states are not, nor are more than ``KEPT`` bytes."""
+        """Keep rows ``[T]`` or ``[T, D]``, up to ``KEPT`` bytes. Returns false for images, rewards
+        and simulator states, which are not kept."""
         is_kept = rows.ndim <= 2 and self._key not in ("rewards", "states")
         if not is_kept or self._places[-1:] == [place] or self._num_bytes + rows.nbytes > KEPT:
             return False
@@ -114,8 +114,8 @@ def _flat(part: np.ndarray) -> np.ndarray:
 
 
 def lost_dimensions(parts: Sequence[np.ndarray]) -> list[int]:
-    """Find the dimensions of demonstrations ``[T, ...]`` whose numbers change from step to step,
-    but in float32 mostly do not; time stamps are an example."""
+    """Find the dimensions of demonstrations ``[T, ...]`` whose changes between steps are mostly
+    lost in float32, such as time stamps."""
     changes = lost = np.zeros(1)
     for part in parts:
         if part.dtype.itemsize > 4:
@@ -128,8 +128,8 @@ def lost_dimensions(parts: Sequence[np.ndarray]) -> list[int]:
 
 
 def followed(obs: Any, next_obs: Any) -> np.ndarray:
-    """Compare ``next_obs`` ``[T, ...]`` of each step but the last with the ``obs`` of the step
-    after it. Returns where they are the same, ``[T - 1]``. Both may be arrays of an open file."""
+    """Say where ``next_obs`` ``[T, ...]`` equals the ``obs`` of the next step, ``[T - 1]``. Both
+    may be arrays of an open file."""
     size = max(1, int(np.prod(obs.shape[1:])))
     block, parts = max(1, 2**22 // size), [np.zeros(0, bool)]
     for start in range(0, obs.shape[0] - 1, block):
@@ -143,8 +143,8 @@ def followed(obs: Any, next_obs: Any) -> np.ndarray:
 
 
 def odd_image(key: str, step: Sequence[int], kind: np.dtype) -> str | None:
-    """Write a sentence on images in a form that training does not take: it takes ``[H, W, C]`` of
-    bytes, and maps ``[H, W, 1]`` of other numbers. ``None`` for all else.
+    """Write a sentence on images in a form that training refuses: it takes ``[H, W, C]`` of uint8,
+    and maps ``[H, W, 1]`` of other types. ``None`` for all other arrays.
 
     step: the shape of one step. kind: the type of its numbers.
     """
@@ -165,10 +165,10 @@ def odd_image(key: str, step: Sequence[int], kind: np.dtype) -> str | None:
 def features(demo: Mapping[str, Any]) -> dict[str, float]:
     """Measure a trajectory: its ``length`` and ``return`` (NaN without rewards), ``largest
     action`` and ``mean action`` by absolute value, ``jerkiness``, the mean change of actions from
-    step to step, and ``stillness``, the share of steps in which what is observed hardly moves."""
+    step to step, and ``stillness``, the share of steps with hardly any change of observations."""
     actions = np.asarray(demo["actions"], np.float64)
     vectors = [v for k, v in demo.items() if k.startswith("obs/") and is_vectors(v, len(actions))]
-    with np.errstate(all="ignore"):  # what is not finite stays so
+    with np.errstate(all="ignore"):  # values that are not finite stay so
         sizes, changes = np.abs(actions), np.abs(np.diff(actions, axis=0))
         return {
             "length": float(len(actions)),
@@ -181,7 +181,7 @@ def features(demo: Mapping[str, Any]) -> dict[str, float]:
 
 
 def is_vectors(array: Any, length: int) -> bool:
-    """Say whether an array of a trajectory is a number or a vector for each step: no image."""
+    """Say whether an array of a trajectory has a number or a vector (no image) for each step."""
     is_numbers = isinstance(array, np.ndarray) and array.dtype.kind in "fiub"
     return is_numbers and array.ndim in (1, 2) and array.size > 0 and len(array) == length
 
@@ -189,8 +189,8 @@ def is_vectors(array: Any, length: int) -> bool:
 def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
     """Find the demonstrations that are unlike the others, the strangest first, and say why.
 
-    features: ``[N]`` values each. One is unusual that is not finite, or further from the median
-    than 3.5 standard deviations by the median deviation (by the mean one, where most are equal).
+    features: ``[N]`` values each. A value is unusual if it is not finite, or more than 3.5 standard
+        deviations (by the median deviation; by the mean one if most are equal) from the median.
     """
     found = []
     for name, values in features.items():
@@ -199,7 +199,7 @@ def unusual(features: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
         finite = values[is_finite]
         if len(finite) < FEWEST:
             continue
-        centre, smallest = np.median(finite), 1e-6 * np.abs(finite).max()  # less is rounding
+        centre, smallest = np.median(finite), 1e-6 * np.abs(finite).max()  # rounding
         deviations = np.abs(finite - centre)
         spread = NORMAL_MAD * np.median(deviations)
         if spread <= smallest:

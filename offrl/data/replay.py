@@ -1,5 +1,5 @@
-"""A replay of steps that are learned from while they are taken: a store that fills and wraps
-around, and batches of its steps, with the keys and shapes of batches of recorded data."""
+"""A replay buffer for learning while acting: a ring store of steps, and batches of these with the
+keys and shapes of batches of recorded data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
@@ -15,23 +15,23 @@ from offrl.data.steps import StepStore
 from offrl.data.windows import Window, WindowDataset, Windows, num_gathered
 from offrl.tree import map_leaves
 
-RUNNING = 2**62  # where an episode ends that has not ended
-# Of "obs/KEY" or "actions": the shape of a step, and the dtype.
+RUNNING = 2**62  # the end of a running episode
+# The shape of a step and the dtype, by "obs/KEY" or "actions".
 Columns = Mapping[str, tuple[Sequence[int], Any]]
 
 
 class ReplayStore(StepStore):
-    """The steps of ``num_envs`` environments, each in a part of the rows of its own, in the order
-    in which they were taken. When a part is full, new rows take the place of the oldest.
+    """Stores the steps of ``num_envs`` environments in order, each environment's in a part of the
+    rows. When a part is full, new rows replace the oldest.
 
     A row holds an observation and, where ``is_step``, the step that was taken from there. The next
-    row holds what followed, so that observations are stored once. Rows that are no steps are ends:
-    of episodes, or of a part, behind which the episode goes on as if it began there.
+    row holds the observation after it, so that observations are stored once. Rows without a step
+    are ends of episodes, or of a part, after which the episode continues as a new one.
 
-    num_frames: the number of observations that are seen at once, and therefore kept together.
-    discount: of the rewards in the column ``returns``, if there is one: the sum of the rewards up
-        to the end of the episode, which is known when it has ended. Before it is minus infinity, a
-        lower bound that binds nothing (Nakamoto et al., 2023, arXiv:2303.05479, add whole ones).
+    num_frames: the number of stacked observations, which are kept together.
+    discount: for the column ``returns``, if there is one: the discounted sum of rewards to the end
+        of the episode, which is minus infinity (a lower bound) until the episode ends (Nakamoto et
+        al., 2023, arXiv:2303.05479, add whole episodes only).
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class ReplayStore(StepStore):
         self.begins = np.zeros(total, dtype=np.int64)  # the first row of the same episode
         self.ends = np.full(total, RUNNING)  # the last step of the same episode
         self.parts = np.arange(num_envs) * self.num_rows  # the first row of each part
-        self.heads = self.parts - 1  # the row of what is observed now
+        self.heads = self.parts - 1  # the row of the present observation
         self.begun = self.parts.copy()  # the first row of each running episode
-        self.filled = np.zeros(num_envs, dtype=np.int64)  # rows that hold something
+        self.filled = np.zeros(num_envs, dtype=np.int64)  # number of rows in use
         self._envs = np.arange(num_envs)
         rows = {"is_step": self.is_step, "begins": self.begins, "ends": self.ends}
         self._by_row = {**self.arrays, **rows}
@@ -69,7 +69,7 @@ class ReplayStore(StepStore):
 
     @property
     def obs_keys(self) -> list[str]:
-        """The names of the observations that it holds."""
+        """The keys of the observations that it holds."""
         return list(self._obs)
 
     def begin(self, obs: Mapping[str, np.ndarray], envs: np.ndarray | None = None) -> None:
@@ -84,15 +84,15 @@ class ReplayStore(StepStore):
     def record(
         self, actions: np.ndarray, stepped: Any, envs: np.ndarray | None = None
     ) -> np.ndarray:
-        """Store a step that environments made from the last observations: the actions ``[N, A]``
-        and what came of them, a ``Stepped``. Returns its rows ``[N]``."""
+        """Store a step of the environments: the actions ``[N, A]`` for the last observations, and
+        their results. Returns its rows ``[N]``."""
         envs = self._envs if envs is None else envs
         rows = self.heads[envs]
         self.arrays["actions"][rows] = actions
         self.arrays["rewards"][rows] = stepped.rewards
         self.arrays["dones"][rows] = stepped.terminated
         self.is_step[rows] = stepped.is_step
-        for env in envs[~stepped.is_step]:  # of one that was lost, the steps before are cut off
+        for env in envs[~stepped.is_step]:  # cut off the episode of a lost environment
             self._cut_off(env)
         for env in envs[stepped.terminated | stepped.truncated]:
             episode = slice(self.begun[env], self.heads[env] + 1)
@@ -109,7 +109,7 @@ class ReplayStore(StepStore):
         return rows
 
     def restart(self, envs: np.ndarray) -> None:
-        """Go on at the beginning of parts with the last frames; the rows behind them stay."""
+        """Continue at the beginning of full parts with the last frames; later rows stay."""
         frames = self.heads[envs][:, None] + np.arange(-self.num_before, 1)
         frames = np.maximum(frames, self.begun[envs][:, None])
         shown = {key: array[frames] for key, array in self._obs.items()}
@@ -136,14 +136,14 @@ class ReplayStore(StepStore):
         self.is_step[rows] = False
         if "returns" in self.arrays:
             self.arrays["returns"][rows] = -np.inf
-        for ahead in range(1, self.num_before + 1):  # what lies there has lost its earlier frames
+        for ahead in range(1, self.num_before + 1):  # their earlier frames are overwritten
             self.is_step[np.minimum(rows + ahead, self.parts[envs] + self.num_rows - 1)] = False
         self.begins[rows], self.ends[rows] = self.begun[envs], RUNNING
         self.heads[envs] = rows
         self.filled[envs] = np.maximum(self.filled[envs], rows - self.parts[envs] + 1)
 
     def choose(self, uniform: Tensor) -> Tensor:
-        """Choose a row for each number ``[B]`` in [0, 1), all filled ones alike, steps or not."""
+        """Choose a filled row, a step or not, for each number ``[B]`` in [0, 1), uniformly."""
         total = int(self.filled.sum())
         chosen = (uniform * total).long()
         if self.num_envs == 1:
@@ -162,8 +162,8 @@ class ReplayStore(StepStore):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Hold again what ``state`` returned."""
-        # Of a longer training, parts have more rows than when it was saved.
+        """Restore what ``state`` returned."""
+        # In a longer training, parts have more rows than when the state was saved.
         shift = self.parts - state["envs"]["parts"].numpy()
         for key, array in self._by_env.items():
             array[:] = state["envs"][key].numpy() + shift * (key != "filled")
@@ -185,7 +185,7 @@ class ReplayWindows(Windows):
         self._begins, self._ends = torch.from_numpy(store.begins), torch.from_numpy(store.ends)
         self._heads = torch.from_numpy(store.heads)
         self._offsets = torch.arange(1 - window.frame_stack, window.seq_length)
-        self._is_derived = False  # the row behind the last step is a state of its own
+        self._is_derived = False  # the row after the last step is a state of its own
         self.skipped_end = 0
 
     def __len__(self) -> int:
@@ -214,14 +214,14 @@ class ReplayWindows(Windows):
 
 
 class Replay(WindowDataset):
-    """Batches of the steps in a ``ReplayStore``, as a ``WindowDataset`` gives them, of rows that
-    are drawn at random, all steps equally likely.
+    """Draws batches of windows at random steps of a ``ReplayStore``, uniformly by default, in the
+    form of a ``WindowDataset``.
 
-    seed: of the draws, whose generator's state is part of ``state``.
-    demos: recorded steps, of which ``demo_share`` of each batch is drawn; ``None``: as many as if
-        all steps were equally likely. ``is_demo`` ``[B, 1]`` of a batch tells them apart.
-    priorities: how likely each step is instead of all alike; batches then have ``weights`` ``[B]``.
-    hindsight: puts goals that were reached in the place of some that were meant, in own steps.
+    seed: the seed of the draws; the generator's state is part of ``state``.
+    demos: recorded steps, which are the share ``demo_share`` of each batch (``None``: their share
+        of all steps). ``is_demo`` ``[B, 1]`` in a batch marks them.
+    priorities: probabilities of steps; batches then have ``weights`` ``[B]``.
+    hindsight: replaces some desired goals by achieved ones, except in ``demos``.
     """
 
     store: ReplayStore
@@ -240,7 +240,7 @@ class Replay(WindowDataset):
         self.generator = torch.Generator().manual_seed(seed)
         self.demos, self.demo_share = demos, demo_share
         self.priorities, self.hindsight = priorities, hindsight
-        self.progress = 0.0  #: Of the training, 0 to 1.
+        self.progress = 0.0  #: Progress of the training, 0 to 1.
         self._drawn = torch.empty(0)  # the rows of the last batch
         is_single = window.frame_stack == window.seq_length == 1
         keys = [key for key in store.columns if not key.startswith("obs/")]
@@ -251,9 +251,9 @@ class Replay(WindowDataset):
         self._windows = ReplayWindows(self.store, self.window)
 
     def batches(self, num: int, batch_size: int) -> Iterator[dict[str, Any]]:
-        """Draw ``num`` batches, several of them as one where they are small."""
+        """Draw ``num`` batches; small ones are gathered together and split."""
         together = 1
-        if self.priorities is None:  # which change with each batch
+        if self.priorities is None:  # priorities change with each batch
             steps = self.window.frame_stack + self.window.seq_length - 1
             row_bytes = sum(x[0].nbytes for x in self.store.arrays.values())
             together = num_gathered(2 * batch_size * steps * row_bytes)
@@ -262,7 +262,7 @@ class Replay(WindowDataset):
             num -= together
 
     def draw(self, num: int, batch_size: int) -> dict[str, Any]:
-        """Draw ``num`` batches as one, each with its demonstrations behind the steps taken."""
+        """Draw ``num`` batches as one, each with its demonstrations after the replay's steps."""
         num_demos = self._num_demos(batch_size)
         num_steps = batch_size - num_demos
         self._drawn = torch.empty(0)
@@ -303,10 +303,10 @@ class Replay(WindowDataset):
             stale = ~self.store.is_step[rows.numpy()]
             if not stale.any():
                 return rows, weights
-            priorities.enter(rows.numpy()[stale], False)  # others were written there
+            priorities.enter(rows.numpy()[stale], False)  # these rows were overwritten
 
     def learned(self, errors: Tensor) -> None:
-        """Note the absolute errors ``[B]`` of the last batch, by which priorities change."""
+        """Update priorities by the absolute errors ``[B]`` of the last batch."""
         if self.priorities is not None and len(self._drawn):
             own = errors[: len(self._drawn)].cpu().numpy()
             self.priorities.learn(self._drawn.numpy(), own)

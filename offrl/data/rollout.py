@@ -1,4 +1,4 @@
-"""The steps of a replay taken whole: as the round that was just taken, or as episodes."""
+"""All steps of a replay: as the latest round, or as episodes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,20 +12,19 @@ Steps = dict[str, np.ndarray]
 
 
 class Rollout(Replay):
-    """The steps of a round, which are learned from at once and then forgotten."""
+    """The buffer of on-policy algorithms: the steps of one round, which is taken and cleared."""
 
     def begin(self, obs: Mapping[str, np.ndarray], envs: np.ndarray | None = None) -> None:
         super().begin(obs, envs)
-        self.forget()  # so that each round lies behind room for earlier frames
+        self.forget()  # so that each round follows room for earlier frames
 
     def take(self) -> dict[str, Any]:
-        """Return everything, of ``N`` environments and ``L`` rows ``[N, L, ...]``, and begin anew.
-
-        ``obs`` has frames, ``{key: [N, L, F, ...]}``, and ``frames`` says which, ``[N, L, F]``:
-        those with the same number are the same. Where ``mask`` is true, a step was taken,
-        with ``actions``, ``rewards``, ``terminated`` and ``truncated``; the next row holds what
-        followed. Other rows are ends, or padding behind the last observation. If there are
-        demonstrations, ``demos`` is a batch of them, with as many steps as there are rows, ``N L``.
+        """Return the round of ``N`` environments and ``L`` rows, ``[N, L, ...]``, and clear it.
+        ``obs`` has stacked frames, ``{key: [N, L, F, ...]}``, and equal numbers in ``frames``
+        ``[N, L, F]`` mark equal frames. Where ``mask`` is true, a step was taken, with ``actions``,
+        ``rewards``, ``terminated`` and ``truncated``; the next row holds the observation after it.
+        Other rows are ends of episodes, or padding after the last observation. If there are
+        demonstrations, ``demos`` is a batch of ``N L`` recorded steps.
         """
         store = self.store
         if not store.is_step.any():
@@ -55,25 +54,25 @@ class Rollout(Replay):
 
     @property
     def is_full(self) -> bool:
-        """True if another step, and the end of its episode, may not find room."""
+        """True if there may be no room for another step and the end of its episode."""
         store = self.store
         return bool((store.heads - store.parts + 3 >= store.num_rows).any())
 
     def forget(self) -> None:
-        """Begin anew with what is observed now."""
+        """Clear the buffer but for the present observations."""
         self.store.restart(np.arange(self.store.num_envs))
         self.store.is_step[:] = False
 
 
 def episodes_of(replay: Mapping[str, Any], max_steps: int | None = None) -> Iterator[Steps]:
-    """Yield the episodes in what ``Replay.state`` has stored, ``{"actions": [T, A], "rewards",
-    "dones", "timeouts", "obs/KEY", "next_obs/KEY": [T, ...]}``, those of one environment after the
-    other, each in the order in which its steps were taken.
+    """Yield the episodes in a state of ``Replay.state``, ``{"actions": [T, A], "rewards", "dones",
+    "timeouts", "obs/KEY", "next_obs/KEY": [T, ...]}``, environment by environment, each with its
+    steps in order.
 
-    ``dones`` says where an episode terminated, ``timeouts`` where it stopped otherwise: at a limit,
-    or because the replay ends there. Of the oldest episode the beginning may be overwritten.
+    ``dones`` marks where an episode terminated, ``timeouts`` where it stopped at a limit or at the
+    end of the replay. The beginning of the oldest episode may be overwritten.
 
-    max_steps: the number of steps in all; of each environment the first that are left.
+    max_steps: the largest number of steps in all, the earliest of each environment.
     """
     rows = {key: x.numpy() for key, x in replay["rows"].items()}
     envs = {key: x.numpy() for key, x in replay["envs"].items()}
@@ -87,8 +86,9 @@ def episodes_of(replay: Mapping[str, Any], max_steps: int | None = None) -> Iter
         observed = [key for key in own if key.startswith("obs/")]
         if not len(steps):
             continue
-        # An episode begins where a step does not go on from where the one before led: the next row
-        # or, where the rows wrap around (``ReplayStore.restart``), the first with the same frames.
+        # An episode begins where a step does not continue from the state after the previous step:
+        # the next row or, where rows wrap around (``ReplayStore.restart``), the first with the same
+        # frames.
         later, after = steps[1:], steps[:-1] + 1
         wraps = (after == len(own["is_step"]) - 1) & (own["begins"][later] == own["begins"][:1])
         for now in np.split(steps, 1 + np.flatnonzero((later != after) & ~wraps)):

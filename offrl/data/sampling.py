@@ -1,4 +1,4 @@
-"""Choices in the batches of a replay: steps by priorities, and goals in hindsight."""
+"""Sampling from a replay: steps by priorities, and goals in hindsight."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offrl.data.windows import Windows
 
-LEAST = 1e-6  # of priorities, so that no step is lost for ever
+LEAST = 1e-6  # least priority, so that each step can be drawn again
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # as gymnasium-robotics calls them
 
 #: Judges goals ``[B, G]`` that were achieved where others were desired: returns rewards ``[B]``,
@@ -19,13 +19,13 @@ Judge = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 
 class Hindsight:
     """Hindsight experience replay (Andrychowicz et al., 2017, arXiv:1707.01495), with the paper's
-    strategy "future": what was achieved after this step or any later one of the episode, all
-    equally likely, takes the place of the goal that was meant, and rewards are those of that goal.
+    strategy "future": a goal that was achieved after this step or a later one of the episode, drawn
+    uniformly, replaces the desired goal, and rewards are computed for it.
 
     Observations must hold ``DESIRED``, which is replaced, and the store ``ACHIEVED``.
 
-    share: of the samples that get another goal.
-    judge: the environment's opinion of goals.
+    share: the share of samples that get another goal.
+    judge: computes the environment's rewards for goals.
     """
 
     def __init__(self, share: float, judge: Judge):
@@ -39,7 +39,7 @@ class Hindsight:
         rows: Tensor,
         draws: Tensor,
     ) -> None:
-        """Change a batch of the steps in ``rows`` ``[B]`` by random numbers ``[B, 2]``."""
+        """Relabel a batch of the steps in ``rows`` ``[B]`` by random ``draws`` ``[B, 2]``."""
         chosen = (draws[:, 0] < self.share).nonzero()[:, 0]
         if not len(chosen):
             return
@@ -59,7 +59,7 @@ class Hindsight:
 
 
 class SumTree:
-    """Numbers, and sums of 2, 4, 8, ... neighbours: draws and changes take one step per level."""
+    """A binary tree of sums over numbers, for draws and changes in logarithmic time."""
 
     def __init__(self, size: int):
         self._levels = [np.zeros(size)]
@@ -93,11 +93,9 @@ class SumTree:
 
 
 class Priorities:
-    """The chances that rows of a replay are drawn (prioritised experience replay: Schaul et al.,
-    2016, arXiv:1511.05952): in proportion to ``(|error| + 1e-6)^exponent``, for new steps to
-    the largest of these so far, and 0 for rows that are no steps.
-
-    exponent: how much errors count (alpha). correction: of the bias, at first (beta).
+    """Prioritised experience replay (Schaul et al., 2016, arXiv:1511.05952): rows of a replay are
+    drawn in proportion to ``(|error| + 1e-6)^exponent``, new steps to the largest of these so far,
+    and rows without a step never. ``exponent`` is alpha, and ``correction`` beta at the start.
     """
 
     def __init__(self, num_rows: int, exponent: float, correction: float):
@@ -106,17 +104,17 @@ class Priorities:
         self._largest = 1.0
 
     def enter(self, rows: np.ndarray, are_steps: Any) -> None:
-        """Note rows, which are steps or are none any more."""
+        """Add rows, or remove those that are no longer steps."""
         self._tree[rows] = np.where(are_steps, self._largest, 0.0)
 
     def draw(self, uniform: Tensor, num_steps: int, progress: float) -> tuple[Tensor, Tensor]:
-        """Choose rows for numbers ``[B]`` in [0, 1). Returns them and the weights ``[B]`` in a loss
-        that make up for their being drawn too often (section 3.4).
+        """Choose rows for numbers ``[B]`` in [0, 1). Returns them and importance weights ``[B]``
+        for the loss (section 3.4).
 
-        num_steps: how many there are. progress: of the training, 0 to 1.
+        num_steps: the number of stored steps. progress: that of the training, 0 to 1.
         """
         num, tree = len(uniform), self._tree
-        parts = (np.arange(num) + uniform.numpy()) / num  # one of each part of the sum
+        parts = (np.arange(num) + uniform.numpy()) / num  # stratified
         rows = tree.find(parts * tree.total)
         chances = tree[rows] / tree.total
         correction = self._first_correction + progress * (1 - self._first_correction)
@@ -125,13 +123,13 @@ class Priorities:
         return torch.from_numpy(rows), torch.from_numpy(weights)
 
     def learn(self, rows: np.ndarray, errors: np.ndarray) -> None:
-        """Note the errors ``[B]`` of steps that were learned from."""
+        """Update the priorities of ``rows`` ``[B]`` by their errors ``[B]``."""
         values = (np.abs(errors) + LEAST) ** self._exponent
         self._largest = max(self._largest, float(values.max()))
         self._tree[rows] = np.where(self._tree[rows] > 0, values, 0.0)
 
     def state(self) -> dict[str, Any]:
-        """Return all of them, as tensors and numbers."""
+        """Return all state, as tensors and numbers."""
         return {"values": torch.from_numpy(self._tree[:].copy()), "largest": self._largest}
 
     def restore(self, state: Mapping[str, Any]) -> None:

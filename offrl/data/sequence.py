@@ -1,4 +1,4 @@
-"""Windows over files of demonstrations, which are opened, chosen from and normalised."""
+"""Windows over files of demonstrations: it opens files, selects demonstrations and normalises."""
 
 import copy
 import logging
@@ -36,22 +36,21 @@ class SequenceDataset(WindowDataset):
 
     ``actions`` ``[T, A]`` are all ``action_keys``, normalised and joined, discrete ones one-hot.
     Observations are float32 (images uint8), *not* normalised. Keys that no file has are zeros.
-
-    Most arguments are keys of the config's section ``train``. The others are:
+    Arguments that are not listed here are keys of the config's section ``train``.
 
     hdf5_path: a file or several, whose demonstrations share statistics; for several,
         ``filter_by_attribute``, ``demo_limit`` and ``top_share`` may be lists, too.
     obs_keys: the observations to load.
-    get_pad_mask: whether batches hold a ``pad_mask``.
+    get_pad_mask: add a ``pad_mask`` to batches.
     filter_by_attribute: the filter key whose demonstrations are used; ``None`` for all.
     load_next_obs: as ``train.hdf5_load_next_obs``.
-    demo_limit: only the first so many demonstrations.
-    top_share: only this share of the demonstrations, those with the highest returns.
+    demo_limit: use only so many demonstrations, the first ones.
+    top_share: use only this share of demonstrations, those with the highest returns.
     hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
         the file; ``None``, no observation in memory.
-    constants: for each file, observations ``{key: [...]}`` that are the same at all its steps
-        (an instruction's embedding), instead of stored ones. They are not normalised.
-    action_stats: normalise actions by these, of a training, instead of by the data's own.
+    constants: for each file, observations ``{key: [...]}`` that are constant, such as an
+        instruction's embedding, and replace stored ones. They are not normalised.
+    action_stats: normalise actions by these statistics, not by the data's own.
     rewards: as ``train.rewards``.
     reward_stats: normalise rewards by these statistics, not by the data's own.
     discount: of the rewards in the dataset key ``returns``, which is computed (``COMPUTED``).
@@ -105,7 +104,7 @@ class SequenceDataset(WindowDataset):
             self._load_obs(stored, wants_next, hdf5_cache_mode, hdf5_normalize_obs)
             others = {*dataset_keys} - {*action_keys, *COMPUTED}
             if load_next_obs and any(f"next_obs/{k}" not in self.store.columns for k in obs_keys):
-                others.add("dones")  # says whether a last step is an end
+                others.add("dones")  # tells if a last step terminates
             self._load_others(others, rewards or {}, reward_stats)
             self._load_actions(action_keys, action_config or {}, action_stats or {})
             if load_next_obs:
@@ -133,7 +132,7 @@ class SequenceDataset(WindowDataset):
         files = self._files
         self._obs_stats: dict[str, Statistics] = {}
         for key in keys:
-            shape = files.shape(f"obs/{key}") or (1,)  # a number per step is a vector of one
+            shape = files.shape(f"obs/{key}") or (1,)  # one number per step is a vector of length 1
             is_vector = len(shape) == 1
             has_next = wants_next and files.all_have(f"next_obs/{key}")
             for path in (f"obs/{key}", f"next_obs/{key}")[: 1 + has_next]:
@@ -156,12 +155,12 @@ class SequenceDataset(WindowDataset):
             log.warning(f"{self._files.place(key, row)}: {sentence}")
 
     def _warn_of_breaks(self, keys: Collection[str]) -> None:
-        """Say once where ``next_obs`` is not the observation of the next step."""
+        """Warn once if ``next_obs`` is not the observation of the next step."""
         columns = self.store.columns
         is_last = np.zeros(int(self.lengths.sum()), bool)
         is_last[np.cumsum(self.lengths) - 1] = True
         if isinstance(dones := columns.get("dones"), ArrayColumn):
-            is_last |= dones.array.numpy().reshape(-1) == 1  # what comes then is not used
+            is_last |= dones.array.numpy().reshape(-1) == 1  # the state after it is not used
         for key in sorted(keys):
             obs, later = (columns.get(f"{group}/{key}") for group in ("obs", "next_obs"))
             if isinstance(obs, ArrayColumn) and isinstance(later, ArrayColumn):
@@ -252,8 +251,8 @@ class SequenceDataset(WindowDataset):
         return self._action_stats
 
     def values(self, key: str, first: bool = False) -> Tensor:
-        """Return all steps ``[sum(lengths), ...]`` of a dataset key, or the first of each
-        demonstration; zeros if the file has none. ``COMPUTED`` ones need not be dataset keys."""
+        """Return all steps ``[sum(lengths), ...]`` of a dataset key, or of each demonstration's
+        ``first``; zeros if the file lacks it. Keys in ``COMPUTED`` need not be dataset keys."""
         needed = ("rewards", "dones") if key in COMPUTED else (key,)
         for name in needed:
             if name not in self.dataset_keys:
@@ -267,8 +266,8 @@ class SequenceDataset(WindowDataset):
         return rows[self.first_rows] if first else rows
 
     def single_steps(self) -> "SequenceDataset":
-        """Make a view of the same data in which every step, with its stack of frames, is a window.
-        Goals, if there are any, are the ends of demonstrations; rewards are those of the data."""
+        """Return a view of the same data in which every step, with its stack of frames, is a
+        window. Goals, if any, are the ends of demonstrations; rewards are those of the data."""
         view = copy.copy(self)
         view.goals, view.subgoal_steps = self.goals and Goals("last"), None
         view.window = Window(self.window.frame_stack)
@@ -277,8 +276,8 @@ class SequenceDataset(WindowDataset):
         return view
 
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
-        """Return for each file the value ``[...]`` of an observation that is in memory and the same
-        at all of the file's steps, else ``None``."""
+        """Return for each file the value ``[...]`` of an observation that is in memory and constant
+        over the file's steps, else ``None``."""
         if isinstance(self.store.columns[f"obs/{key}"], FileColumn):
             return [None] * len(self.sources)
         parts = self.store.values(f"obs/{key}").cpu().split([s.num_steps for s in self.sources])

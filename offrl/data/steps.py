@@ -1,4 +1,4 @@
-"""The steps of demonstrations, one after the other, in memory and in files.
+"""The steps of all demonstrations as columns, in memory and in files.
 
 A column holds the values of a key at every step. It knows the ``shape`` of a step and its
 ``nbytes`` in memory, takes rows ``[B, T]`` as ``[B, T, ...]``, and moves ``to`` a device.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return ``count`` integers from each begin on, all in one array."""
+    """Return ``counts[i]`` integers from ``begins[i]`` on for each ``i``, in one array."""
     return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
@@ -46,7 +46,7 @@ class ArrayColumn:
 
 
 class ConstantColumn:
-    """One value for all steps of a file: ``values`` ``[F, ...]``, from ``first_rows`` on."""
+    """One value per file for all of its steps: ``values`` ``[F, ...]``, from ``first_rows`` on."""
 
     def __init__(self, values: Tensor, first_rows: Tensor):
         self.values, self.first_rows = values, first_rows
@@ -61,10 +61,8 @@ class ConstantColumn:
 
 
 class StepStore:
-    """A column for each key over all steps, and where demonstrations begin and how long they are.
-
-    A demonstration's rows lie one after the other, so that windows are index arithmetic. Once it
-    is filled, a store holds demonstrations of ``lengths`` ``[D]`` steps.
+    """Holds a column per key over all steps of demonstrations of ``lengths`` ``[D]`` steps. A
+    demonstration's rows are contiguous, so that windows are index arithmetic.
     """
 
     def __init__(self, lengths: Sequence[int] | np.ndarray = ()):
@@ -83,7 +81,7 @@ class StepStore:
         return sum(column.nbytes for column in self.columns.values())
 
     def to(self, device: torch.device | str) -> "StepStore":
-        """Return the same steps on a device; a copy, if they are elsewhere."""
+        """Return the same steps on a device, copied if need be."""
         if torch.device(device) == self.device:
             return self
         moved = copy.copy(self)
@@ -92,14 +90,14 @@ class StepStore:
         return moved
 
     def values(self, key: str) -> Tensor:
-        """Return all steps ``[sum(lengths), ...]`` of a column that is in no file."""
+        """Return all steps ``[sum(lengths), ...]`` of a column in memory."""
         rows = torch.from_numpy(ranges(self.first_rows, self.lengths))
         return self.columns[key].take(rows.to(self.device))
 
 
 @dataclass
 class Source:
-    """One of the files: its demonstrations, and the environment that they were recorded in."""
+    """The selected demonstrations of a file, and the environment of their recording."""
 
     path: str
     demos: list[str]
@@ -112,12 +110,12 @@ class Source:
         return int(self.lengths.sum())
 
 
-Pair = tuple[Demos, Source]  # an open file, and what of it is read
+Pair = tuple[Demos, Source]  # an open file, and its selected demonstrations
 
 
 class Files(AbstractContextManager):
-    """Files of demonstrations, whose rows lie one after the other. Each process opens them for
-    itself, where they are read. A context manager."""
+    """Files of demonstrations as one sequence of rows. Each process opens the files for itself when
+    it reads them. A context manager."""
 
     def __init__(self, swmr: bool):
         self._swmr = swmr
@@ -133,10 +131,10 @@ class Files(AbstractContextManager):
     def choose(
         self, paths: Sequence[str | Path], filters: Any, limits: Any, shares: Any, key: str
     ) -> list[Source]:
-        """Choose what is read from now on.
+        """Select the demonstrations to read from now on.
 
         filters, limits, shares: see ``SequenceDataset``, one for all files or one for each.
-        key: the one whose length is that of a demonstration.
+        key: the array whose length is that of a demonstration.
         """
         self.sources: list[Source] = []
         choices = []
@@ -175,8 +173,8 @@ class Files(AbstractContextManager):
         return any(file.holds_integers(source.demos[0], key) for file, source in self._pairs())
 
     def num_actions(self, path: str, given: int | None) -> int | None:
-        """Return the number of discrete actions: the ``given`` one (of the config, at ``path``), or
-        that of the files; ``ValueError`` if these do not agree."""
+        """Return the number of discrete actions: ``given`` (by the config, at ``path``), or that of
+        the files; ``ValueError`` if these disagree."""
         for file, source in self._pairs():
             if file.num_actions is not None and given not in (None, file.num_actions):
                 raise ValueError(
@@ -191,8 +189,8 @@ class Files(AbstractContextManager):
             file.check(source.demos, key, source.lengths)
 
     def read(self, key: str, or_zeros: bool = False) -> np.ndarray:
-        """Read a key of all files, ``[sum(lengths), ...]``. With ``or_zeros`` it is zero for files
-        that lack it, and zeros ``[sum(lengths), 1]`` if all do."""
+        """Read a key of all files, ``[sum(lengths), ...]``. With ``or_zeros``, files that lack it
+        give zeros, ``[sum(lengths), 1]`` if all do."""
         pairs, parts = self._pairs(), []
         have = [not or_zeros or file.all_have(source.demos, key) for file, source in pairs]
         if not any(have):

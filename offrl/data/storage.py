@@ -1,7 +1,7 @@
 """The storage of arrays in HDF5 files: in chunks with checksums, images also as PNG or JPEG frames.
 
-Frames are the rows of an array of bytes ``[T, B]``, each an image file and filled up with zeros,
-at which decoders do not look; attributes: ``frames`` ("png" or "jpeg"), ``frame_shape`` [H, W, C].
+Frames are rows of an array of bytes ``[T, B]``: image files, padded with zeros, which decoders
+ignore. The attributes are ``frames`` ("png" or "jpeg") and ``frame_shape`` [H, W, C].
 """
 
 import io
@@ -19,11 +19,11 @@ import numpy as np
 from offrl.data.formats.external import is_written, place_of, sources
 from offrl.memory import SMALL, check_memory
 
-CHUNK_BYTES = 2**16  # read, and its checksum tested, at once: of images a few
-PIECE_BYTES = 2**26  # of a larger array, looked at one after the other
+CHUNK_BYTES = 2**16  # read and checked at once; a few images
+PIECE_BYTES = 2**26  # bytes of the parts in which larger arrays are read
 FRAMES = ("png", "jpeg")
 COMPRESSIONS = (*FRAMES, "gzip", "lzf")
-# 4:4:4 at 95: differences that are seen nowhere, at a sixth of the bytes.
+# 4:4:4 at 95: invisible differences, at a sixth of the bytes.
 OPTIONS: dict[str, dict[str, Any]] = {"png": {}, "jpeg": {"quality": 95, "subsampling": 0}}
 
 
@@ -35,7 +35,8 @@ def create(
     chunk_bytes: int = CHUNK_BYTES,
 ) -> None:
     """Store an array ``[T, ...]`` with checksums, in one chunk unless it is large. With ``png`` or
-    ``jpeg`` images ``[T, H, W, 1 (PNG: may be labels) or 3]`` are frames, all else is as it is."""
+    ``jpeg``, images ``[T, H, W, 1 (PNG: may be labels) or 3]`` become frames; others are not
+    compressed."""
     attributes = {}
     if compression in FRAMES:
         if is_images(array):
@@ -58,11 +59,11 @@ def is_images(array: Any) -> bool:
 
 
 class StoredArray:
-    """An array in an open HDF5 file, with its ``shape`` and ``dtype``, which HDF5 takes longer to
-    say than to read a short array. Images that are frames are seen as ``[T, H, W, C]``.
+    """An array in an open HDF5 file. It keeps ``shape`` and ``dtype``, which are slow to ask HDF5
+    for. Frames have the shape ``[T, H, W, C]`` of their images.
 
     external: the other files that it lies in. Raises ``ValueError`` as ``sources`` does, and, when
-    it is read, for what is damaged, not written or too large for memory: files may be compressed.
+        it is read, for data that is damaged, unwritten or too large for memory once unpacked.
     """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
@@ -77,7 +78,7 @@ class StoredArray:
                 self.shape = (self.shape[0], *map(int, self.dataset.attrs["frame_shape"]))
             except KeyError as error:
                 raise unreadable(*place_of(dataset), error) from None
-            self.nbytes += math.prod(self.shape)  # packed, and unpacked
+            self.nbytes += math.prod(self.shape)  # of frames, packed and unpacked
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -130,8 +131,8 @@ class StoredArray:
             raise unreadable(*place_of(self.id), error) from None
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Read the rows in parts of about 64 MB, so that what is computed of them fits into memory.
-        Yields the first row's number with each. Parts are whole chunks: none is unpacked twice."""
+        """Read the rows in parts of about 64 MB, to bound memory. Yields the number of the first
+        row with each. Parts are whole chunks, so that none is unpacked twice."""
         if self.nbytes <= PIECE_BYTES:
             yield 0, self.read()
             return
@@ -145,7 +146,7 @@ class StoredArray:
 def arrays_below(
     group: h5py.h5g.GroupID, root: str = "", seen: set[Any] | None = None
 ) -> Iterator[tuple[str, StoredArray]]:
-    """Open all arrays below a group, by links of any kind, and yield them with their paths."""
+    """Open all arrays below a group, through links of any kind, and yield them with their paths."""
     seen = set() if seen is None else seen
     check_group(group, root, seen)
     for name in group:
@@ -161,7 +162,7 @@ def arrays_below(
 
 
 def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
-    """Raise ``ValueError`` for a group that was seen before: links make circles without end."""
+    """Raise ``ValueError`` for a group that was seen before, as links may form cycles."""
     info = h5py.h5o.get_info(group)
     if (info.fileno, info.addr) in seen or place.count("/") > 20:
         raise ValueError(f"{place.strip('/')} is a group within itself, or there twice")
@@ -169,17 +170,17 @@ def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
 
 
 def bytes_on_disk(array: Any) -> int:
-    """Return the size of an array in its file, or of one that is in none, in memory."""
+    """Return the size of an array in its file, or in memory if it is in none."""
     return array.id.get_storage_size() if isinstance(array, StoredArray) else array.nbytes
 
 
 def kind_of_step(array: Any) -> str:
-    """Name the type and shape of an array's steps, e.g. ``float32 [3]``; of frames the images'."""
+    """Name the type and shape of an array's steps, e.g. ``float32 [3]``; for frames, of images."""
     return f"{array.dtype} {list(array.shape[1:])}"
 
 
 def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
-    """Make the error to raise in the place of one of HDF5's, or of others that read files."""
+    """Make the error to raise instead of one of HDF5 or another library that reads files."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     is_checked = os.path.isfile(path) and h5py.is_hdf5(path)
     remedy = f", or look what else is damaged with: offrl validate {path}" if is_checked else ""
@@ -188,7 +189,7 @@ def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
 
 @cache
 def _type_in_memory(dtype: np.dtype) -> h5py.h5t.TypeID:
-    """Make HDF5's form of a NumPy type, once: it takes as long as reading a short array."""
+    """Make HDF5's form of a NumPy type; cached, as it takes as long as reading a short array."""
     return h5py.h5t.py_create(dtype)
 
 
@@ -201,7 +202,7 @@ def _encoded(images: np.ndarray, kind: str) -> np.ndarray:
         Image.fromarray(pixels).save(file, kind, **OPTIONS[kind])
         return np.frombuffer(file.getvalue(), np.uint8)
 
-    # The encoders are compiled code that other threads need not wait for.
+    # The encoders are compiled code that releases the GIL.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         files = list(threads.map(encode, images))
     rows = np.zeros((len(files), max(map(len, files))), np.uint8)

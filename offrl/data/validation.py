@@ -23,10 +23,10 @@ from offrl.data.storage import StoredArray, check_group
 class Validation:
     """Looks for damage and mistakes in a file of demonstrations.
 
-    ``wrong`` is what training would refuse, or should; ``remarks`` is what may be meant so;
-    ``counts`` are of demonstrations, steps, arrays, bytes and arrays with checksums.
+    ``wrong`` lists errors, which training refuses or should; ``remarks`` lists oddities that may be
+    intended; ``counts`` holds numbers of demonstrations, steps, arrays, bytes and checksums.
 
-    advance: is called with the number of bytes that were read.
+    advance: called with the number of bytes that were read.
     """
 
     def __init__(self, path: str | Path, advance: Callable[[int], object] = lambda num_bytes: None):
@@ -35,9 +35,9 @@ class Validation:
         self.remarks: list[str] = []
         self.counts: Counter[str] = Counter()
         self._advance = advance
-        self._keys: set[str] = set()  # of a demonstration that is sound
+        self._keys: set[str] = set()  # keys of a demonstration without errors
         self._first_break = ""
-        self._layout: dict[str, str] = {}  # kind and shape of each key's steps
+        self._layout: dict[str, str] = {}  # type and shape of each key's steps
         self._vectors: dict[str, Vectors] = {}
         self._external: set[tuple[str, Path]] = set()
         with self._noted():
@@ -105,7 +105,7 @@ class Validation:
                     self._check_steps(place, key, stored, length)
         if length == 0:
             self.wrong.append(f"{self.path}: data/{demo} has no steps; leave it out, or delete it")
-        if len(self.wrong) == num_wrong:  # else it may be there, but damaged
+        if len(self.wrong) == num_wrong:  # else a missing key may only be damaged
             keys = self._keys = self._keys or {*arrays}
             differing = {"lacks": sorted(keys - arrays.keys()), "has": sorted(arrays.keys() - keys)}
             words = [f"{verb} {', '.join(found)}" for verb, found in differing.items() if found]
@@ -117,7 +117,7 @@ class Validation:
         return digest.digest()
 
     def _count_breaks(self, arrays: Mapping[str, StoredArray], place: str) -> None:
-        """Count the steps, but for ends, of which ``next_obs`` is not the next observation."""
+        """Count the steps, except ends, whose ``next_obs`` is not the next observation."""
         pairs = [(arrays[k], arrays[f"next_{k}"]) for k in arrays if f"next_{k}" in arrays]
         if not pairs:
             return

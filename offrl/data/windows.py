@@ -13,8 +13,8 @@ from offrl.data.steps import FileColumn, StepStore, ranges
 from offrl.tree import map_leaves
 
 ANY_LATER = Goals("future_uniform")
-# The size of batches that are gathered together: there is a call for each observation, which takes
-# longer than the copy of a small batch's rows.
+# The size of batches that are gathered together: the call for each observation takes longer than
+# copying a small batch's rows.
 GATHERED_BYTES = 2**22
 
 
@@ -25,7 +25,7 @@ def num_gathered(batch_bytes: int) -> int:
 
 class Window(NamedTuple):
     """``T = frame_stack - 1 + seq_length`` steps. Padding repeats the first step of a demonstration
-    (``pad_frame_stack``) or its last (``pad_seq_length``); else such windows are left out."""
+    (``pad_frame_stack``) or its last (``pad_seq_length``); without it such windows are left out."""
 
     frame_stack: int = 1
     seq_length: int = 1
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 class Windows:
     """Windows over the first ``seen`` of demonstrations' ``lengths`` steps from ``first_rows`` on.
 
-    is_derived: whether what follows a step is the next row, so that the last one follows itself.
+    is_derived: the state after a step is the next row, so that the last step follows itself.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Windows:
         counts = seen - skipped_start - self.skipped_end
         if pad_seq_length:
             counts = np.where(seen > skipped_start, np.maximum(counts, 1), counts)
-        self.counts = np.where(seen == 0, 0, counts)  # of each demonstration; too short if below 1
+        self.counts = np.where(seen == 0, 0, counts)  # per demonstration; too short if below 1
         counts = np.maximum(self.counts, 0)
         self._start = torch.from_numpy(ranges(first_rows + skipped_start, counts))
         self._begin = torch.from_numpy(np.repeat(first_rows, counts))
@@ -85,13 +85,13 @@ class Windows:
         return self._end[indices]
 
     def steps(self, indices: Tensor) -> Tensor:
-        """Return the rows of windows ``[B, T]``, of others' steps where there is padding."""
+        """Return the rows of windows ``[B, T]`` unpadded, maybe beyond the demonstration."""
         return self._current(indices)[:, None] + self._offsets
 
     def rows(self, indices: Tensor) -> Tensor:
-        """Return the rows of windows ``[B, T]``, padding among them."""
+        """Return the rows of windows ``[B, T]``, padded."""
         steps = self.steps(indices)
-        if len(self._offsets) == 1:  # single steps are whole
+        if len(self._offsets) == 1:  # single steps need no padding
             return steps
         begin, last = self._first(indices)[:, None], self._last_step(indices)[:, None]
         return torch.minimum(torch.maximum(steps, begin), last)
@@ -101,7 +101,7 @@ class Windows:
         return torch.minimum(rows + 1, self._last_row(indices)[:, None])
 
     def starting_after(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """Return the rows of the steps after ``rows``; -1 at an end, after which there is none."""
+        """Return the rows of the steps after ``rows``; -1 at an end."""
         return torch.where(rows < self._last_step(indices)[:, None], rows + 1, -1)
 
     def before(self, rows: Tensor, indices: Tensor, num: int) -> Tensor:
@@ -114,8 +114,8 @@ class Windows:
         return self._current(indices)[:, None]
 
     def steps_left(self, indices: Tensor) -> Tensor:
-        """Count the steps ``[B]`` from the current one to the last of its demonstration that is
-        followed by a state of its own; the end is not, where that is the next row."""
+        """Count the steps ``[B]`` from the current one to the last of its demonstration whose next
+        state is stored; if states are next rows, that excludes the end."""
         last = self._last_step(indices)
         last = torch.minimum(last, self._last_row(indices) - 1) if self._is_derived else last
         return (last - self._current(indices) + 1).clamp(min=1)
@@ -136,16 +136,16 @@ class WindowDataset(Dataset):
     ``goal_obs/KEY`` ``[...]``, every dataset key ``[T, ...]`` and ``pad_mask`` ``[T, 1]``, true for
     steps of the demonstration. ``get_batch`` gives many windows at once; none is kept in memory.
 
-    goals: how goals are chosen, or ``None`` if there are none. With the mode ``"last"`` the goal is
-        the last ``next_obs`` (of the last window's first step if sequences are not padded).
-        If they ``are_rewarded``, ``rewards`` and ``dones`` are those of reaching the goal: 0 and
-        true at a step that starts in the goal itself, which is in the same row, -1 and false at all
-        others. Where the goal is a demonstration's end, in which no step starts, its last is done.
-    subgoal_steps: ``k`` adds what hierarchies learn from (HIQL: Park et al., 2023,
-        arXiv:2307.11949, appendix C): ``subgoal_obs/KEY`` ``[...]``, what is observed ``k`` steps
-        on, or at the end where that is nearer; ``high_goal_obs/KEY`` ``[...]``, any later state;
-        and ``waypoint_obs/KEY`` ``[frame_stack, ...]``, ``k`` steps on the way there, or that
-        state itself where it is nearer.
+    goals: the choice of goals, or ``None`` if there are none. With the mode ``"last"`` the goal is
+        the last ``next_obs`` (of the last window's first step if sequences are not padded). If they
+        ``are_rewarded``, ``rewards`` and ``dones`` are those of reaching the goal: 0 and true at a
+        step that starts in the goal (the same row), -1 and false at others. If the goal is the end
+        of a demonstration, in which no step starts, the last step is done.
+    subgoal_steps: ``k`` adds observations for hierarchies (HIQL: Park et al., 2023,
+        arXiv:2307.11949, appendix C): ``subgoal_obs/KEY`` ``[...]``, ``k`` steps ahead, or the end
+        if that is nearer; ``high_goal_obs/KEY`` ``[...]``, any later state; and
+        ``waypoint_obs/KEY`` ``[frame_stack, ...]``, ``k`` steps towards that, or itself if it is
+        nearer.
     """
 
     def __init__(
@@ -178,12 +178,12 @@ class WindowDataset(Dataset):
         self._windows.to(self.device)
 
     def _seen(self) -> np.ndarray:
-        """Count the steps of each demonstration of which it is known what followed: without
-        ``next_obs`` not the last one, if it stops without having terminated."""
+        """Count the steps of each demonstration whose next state is known. Without ``next_obs``
+        that excludes the last step, unless it terminates."""
         if not (self.load_next_obs and self._derived):
             return self.lengths
         if "dones" not in self.store.columns or (self.goals and self.goals.are_rewarded):
-            return self.lengths - 1  # ends of tasks are none of these rewards
+            return self.lengths - 1  # the task's end does not end these episodes
         last = torch.from_numpy(self.store.first_rows + self.lengths - 1).to(self.device)
         dones = self.store.columns["dones"].take(last).cpu().numpy()
         return self.lengths - (dones.reshape(-1) == 0)
@@ -218,11 +218,11 @@ class WindowDataset(Dataset):
 
     @property
     def is_streamed(self) -> bool:
-        """True if some of the data is read from files all the time."""
+        """True if some of the data is read from files for each batch."""
         return any(isinstance(c, FileColumn) for c in self.store.columns.values())
 
     def to(self, device: torch.device | str) -> "WindowDataset":
-        """Move the steps, so that batches are gathered where they are used."""
+        """Move the steps to the device on which batches are used."""
         self.store = self.store.to(device)
         self._windows.to(device)
         return self
@@ -236,7 +236,7 @@ class WindowDataset(Dataset):
     def get_batch(self, indices: Tensor, draws: Tensor | None = None) -> dict[str, Any]:
         """Gather the windows ``indices`` ``[B]`` as one nested dict of tensors ``[B, T, ...]``.
 
-        draws: ``[B, num_draws]`` in [0, 1), which choose goals; ``None``: of torch's global state.
+        draws: ``[B, num_draws]`` in [0, 1), which choose goals; ``None``: torch draws them.
         """
         windows, columns = self._windows, self.store.columns
         rows = windows.rows(indices)
@@ -287,8 +287,8 @@ class WindowDataset(Dataset):
     def _goals(
         self, goals: Goals, indices: Tensor, draws: Tensor
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Return the goals ``{key: [B, ...]}``, and the rows ``[B, 1]`` of the steps that start
-        there and, at ends, of those that lead there; -1 for none."""
+        """Return the goals ``{key: [B, ...]}``, the rows ``[B, 1]`` of steps that start in them
+        and, for goals at ends, of steps that lead there; -1 for none."""
         rows, others, is_current = self._choose_goals(goals, indices, draws)
         goal, starting = self._next_obs(rows, others), self._windows.starting_after(rows, others)
         if is_current is not None:
@@ -325,7 +325,7 @@ class WindowDataset(Dataset):
         }
 
     def _next_obs(self, rows: Tensor, indices: Tensor) -> dict[str, Tensor]:
-        """Return the observations after ``rows``: stored ones, or those one row later."""
+        """Return the observations after ``rows``: the stored ones, or those of the next rows."""
         columns = self.store.columns
         later = self._windows.after(rows, indices) if self._derived else rows
         return {

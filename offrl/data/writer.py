@@ -1,4 +1,4 @@
-"""The writer of data sets in robomimic's layout, an episode at a time."""
+"""The writer of data sets in robomimic's layout, one episode at a time."""
 
 import json
 import logging
@@ -30,18 +30,18 @@ class DemoWriter(AbstractContextManager):
     """Writes demonstrations to an HDF5 file, as
     ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``. It is a context manager.
 
-    Everything is float32 but integers (images, discrete actions) and simulator states (float64:
-    playing back needs all their bits), with HDF5's checksums (``fletcher32``). The file appears
-    under its name when it is complete; none is overwritten. Until then ``NAME.partial.hdf5`` beside
-    it is a valid file of all finished episodes, which stays there if the recording is cut off.
+    Numbers are stored as float32, except integers (images, discrete actions) and simulator states
+    (float64, for playback), with HDF5's checksums (``fletcher32``). The file appears under its name
+    when it is complete; none is overwritten. Until then ``NAME.partial.hdf5`` beside it is a valid
+    file of all finished episodes, which stays there if the recording is cut off.
 
     path: the new file.
-    env_args: what ``make_env`` makes the environment of, if there is one.
-    compression: of arrays: ``png`` or ``jpeg`` (of images alone), ``gzip``, ``lzf``, or none.
-    provenance: how the file comes about (``offrl.data.provenance``); an attribute of ``data``.
-    resume: go on with a recording to this path that was cut off, if there is one.
-    durable: keep finished episodes whatever happens next; else, faster, only completed files.
-    chunk_bytes: what is read and tested at once, at least a step.
+    env_args: the arguments of ``make_env`` for the environment, if there is one.
+    compression: ``png`` or ``jpeg`` (for images only), ``gzip``, ``lzf``, or ``None``.
+    provenance: the origin of the file (``offrl.data.provenance``); an attribute of ``data``.
+    resume: continue a recording to this path that was cut off, if there is one.
+    durable: keep finished episodes even if the process is killed; false is faster.
+    chunk_bytes: the size of chunks, which are read and checked at once; at least one step.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DemoWriter(AbstractContextManager):
         self._check_space(0, notes)
         self._steps: dict[str, str] = {}  # type and shape of each key's
         self.num_demos = self._total = 0
-        # _is_kept: whether finished episodes stay if the recording is cut off.
+        # _is_kept: finished episodes stay if the recording is cut off.
         self._is_durable = self._is_kept = durable
         try:
             self._open(notes, is_there)
@@ -83,27 +83,27 @@ class DemoWriter(AbstractContextManager):
     def _open(self, notes: Mapping[str, str], is_there: bool) -> None:
         with in_words(self.path):
             if not is_there:
-                # Made by an older HDF5's rules, a file that was never closed can be opened; by a
-                # newer's, single chunks need no index, and what says where data lies has sums.
+                # In an older format, a file that was never closed can be opened; in a newer one,
+                # single chunks need no index, and metadata has checksums.
                 h5py.File(self._partial, "x", libver=("v108", "v110")).close()
             with located(self._partial, "what was recorded before"):
                 self._file = h5py.File(self._partial, "r+", libver=("v110", "v110"))
             if self._is_durable:
-                # HDF5 is to keep in memory what it knows of the file: 0.2 MB for an episode.
+                # HDF5 keeps the file's metadata in memory: 0.2 MB per episode.
                 config = self._file.id.get_mdc_config()
                 config.evictions_enabled = False
-                config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # goes with it
+                config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # needed for that
                 self._file.id.set_mdc_config(config)
         self._data = self._file.require_group("data")
         if is_there:
             self._go_on(notes)
         elif notes:
-            # Of a fixed length it lies where checksums are; others lie in a heap that has none.
+            # Fixed-length text is covered by checksums; other text is in a heap without any.
             self._set_notes({key: np.bytes_(text) for key, text in notes.items()})
         self._file.flush()
 
     def annotate(self, /, **attributes: Any) -> None:
-        """Write attributes of ``data``, about all of the file."""
+        """Write attributes of ``data``, which describe the whole file."""
         self._change(lambda: self._set_notes(attributes))
 
     def _set_notes(self, notes: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class DemoWriter(AbstractContextManager):
         self._data.attrs["text_crc32"] = text_sum(self._data.attrs)
 
     def _go_on(self, notes: Mapping[str, str]) -> None:
-        """Continue a recording that was cut off, if it is the one that is asked for."""
+        """Continue a recording that was cut off; ``ValueError`` if it is of another kind."""
         with located(self._partial, "what was recorded before"):
             found = {key: self._data.attrs.get(key) for key in ("env_args", "provenance")}
             before = {key: text.decode() for key, text in found.items() if text is not None}
@@ -129,7 +129,7 @@ class DemoWriter(AbstractContextManager):
 
     @contextmanager
     def repeatable(self, *errors: type[Exception]) -> Iterator[None]:
-        """Keep nothing on a full disk, or after ``errors``: a command can simulate it again."""
+        """Keep nothing after ``errors`` or on a full disk: a command can record it again."""
         try:
             yield
         except Exception as error:
@@ -138,10 +138,10 @@ class DemoWriter(AbstractContextManager):
 
     def write(self, trajectory: Mapping[str, Any], /, **attributes: Any) -> str:
         """Add one episode, ``{"actions": [T, A], "obs/KEY": [T, ...], ...}``, and return its name.
-        Strings and numbers become attributes, as ``attributes`` do; HDF5 datasets are copied whole.
+        Strings and numbers become attributes, as do ``attributes``; HDF5 datasets are copied.
 
-        Raises ``ValueError``, and adds nothing, for what cannot be trained on: lists, NaN, arrays
-        of unequal lengths or of other shapes than in the episodes before.
+        Raises ``ValueError``, and adds nothing, for data that cannot be trained on: lists, NaN,
+        arrays of unequal lengths, or of other shapes than in earlier episodes.
         """
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
@@ -168,15 +168,15 @@ class DemoWriter(AbstractContextManager):
         return name
 
     def _change(self, change: Callable[[], object]) -> None:
-        """Change what the file refers to. HDF5 takes several writes for that, and a kill between
-        two of them would tear the file. So a child, which no signal to this process meets, makes
-        them first; what this process then writes are the same bytes, as it reads none of those."""
+        """Change the file's metadata so that a kill cannot tear it, although HDF5 writes several
+        times: a child process, which signals to this one do not reach, makes the change first; then
+        this process, which has not read that, writes the same bytes."""
         if not self._is_durable:
             change()
             return
         self._file.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it starts none
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads; it starts none
             child = os.fork()
         if child == 0:
             try:
@@ -208,7 +208,7 @@ class DemoWriter(AbstractContextManager):
                 self.write_mask(key, part)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        is_free = not self.path.exists()  # which somebody may have changed
+        is_free = not self.path.exists()  # another program may have made it
         try:
             with in_words(self.path):
                 self._change(lambda: self._data.attrs.__setitem__("total", self._total))
@@ -232,7 +232,7 @@ class DemoWriter(AbstractContextManager):
         if kind is None and not is_free:
             raise FileExistsError(f"{self.path} was made by another program meanwhile")
 
-    # -- what an episode is held to ---------------------------------------------------------------
+    # -- checks of an episode ---------------------------------------------------------------
 
     def _checked(self, name: str, trajectory: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         """Return the arrays of an episode as they are stored, and its attributes."""
@@ -284,8 +284,8 @@ class DemoWriter(AbstractContextManager):
     # -- the disk ---------------------------------------------------------------------------------
 
     def _place_beside(self, resume: bool) -> tuple[Path, bool]:
-        """Choose the file to record to: a name that is free, or with ``resume`` that of an earlier
-        recording. Returns it and whether it is there; logs recordings that were cut off."""
+        """Choose the file to record to: a free name, or with ``resume`` an earlier recording.
+        Returns it and whether it exists; logs recordings that were cut off."""
         for number in count():
             dash = f"-{number}" if number else ""
             partial = self.path.with_name(f"{self.path.stem}.partial{dash}{self.path.suffix}")
@@ -300,7 +300,7 @@ class DemoWriter(AbstractContextManager):
 
 
 def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T], list[T]]:
-    """Draw what to train and to validate on (one of two or more, at least), each in its order."""
+    """Split demonstrations at random for training and validation (at least one each), in order."""
     order = np.random.default_rng(seed).permutation(len(demos))
     num_valid = max(round(valid_fraction * len(demos)), int(len(demos) > 1))
     train, valid = sorted(order[num_valid:]), sorted(order[:num_valid])
@@ -308,19 +308,19 @@ def split(demos: Sequence[T], valid_fraction: float, seed: int) -> tuple[list[T]
 
 
 def check_filter_key(path: str | Path, name: str) -> None:
-    """Raise ``ValueError`` for what is no name of a filter key of a file."""
+    """Raise ``ValueError`` for an invalid name of a filter key."""
     if not name or "/" in name or "\0" in name:
         raise ValueError(f"{path}: {name!r} is no name of a filter key; give one without /")
 
 
 def _as_stored(key: str, array: Any, place: str) -> Any:
-    """Return an array as it is written; ``ValueError`` for what cannot be trained on."""
+    """Return an array in its stored form; ``ValueError`` if it cannot be trained on."""
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{place} holds no numbers ({array.dtype})")
     if not array.shape or not math.prod(array.shape):
         raise ValueError(f"{place} has no steps (shape {list(array.shape)})")
     if isinstance(array, StoredArray):
-        # What lies in other files comes along.
+        # Content in other files is copied, too.
         return array.read() if array.dataset.is_virtual else array
     if array.dtype.kind in "iu":
         return array

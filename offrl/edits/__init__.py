@@ -1,1 +1,1 @@
-"""Edits of demonstrations: new files that are made of those of other files."""
+"""Edits of demonstrations, which write new files."""

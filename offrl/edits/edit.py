@@ -1,4 +1,4 @@
-"""New files made of demonstrations of others: what an edit leaves is copied as stored, unread."""
+"""New files made of the demonstrations of others; unchanged arrays are copied as stored, unread."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -16,8 +16,8 @@ from offrl.data.writer import DemoWriter, check_filter_key
 log = logging.getLogger(__name__)
 
 Demo = tuple[DemoFile, str]  # a demonstration in a file
-SOURCE = "source"  # the attribute of a demonstration that says which one it was, and before that
-ACTION_MAP = "action_map"  # the attribute of data: stored actions were scaled, and how
+SOURCE = "source"  # attribute of a demonstration: which one it was in earlier files
+ACTION_MAP = "action_map"  # attribute of data: how stored actions were scaled
 
 
 @dataclass
@@ -25,12 +25,12 @@ class Edit:
     """The content of a new file.
 
     demos: the demonstrations, in their new order.
-    env_args: of the environment in which the new demonstrations are as they are.
-    masks: filter keys, and the demonstrations under each; those not in ``demos`` are left out.
+    env_args: of the environment that fits the new demonstrations.
+    masks: the demonstrations under each filter key; those not in ``demos`` are left out.
     attributes: of ``data``.
-    change: gives what of each demonstration is written; all of it, unless an edit says otherwise.
+    change: returns the content to write for a demonstration; by default all of it.
     options: of ``DemoWriter``.
-    computed: what ``change`` reads for each demonstration, in their order; closed at the end.
+    computed: yields what ``change`` needs for each demonstration, in order; closed at the end.
     """
 
     demos: Sequence[Demo]
@@ -66,7 +66,7 @@ class Edit:
             for file, demo in self.demos:
                 trajectory = self.change(file, demo)
                 notes = notes_of(file, demo, labels[file])
-                # Attributes that the edit changed; arrays among them are in no trajectory.
+                # Attributes that the edit changed; trajectories leave out array attributes.
                 notes |= {k: v for k, v in trajectory.items() if k in notes and k != SOURCE}
                 names[file, demo] = writer.write(trajectory, **notes)
                 num_steps += len(trajectory["actions"])
@@ -81,15 +81,15 @@ class Edit:
 
 
 def notes_of(file: DemoFile, demo: str, label: str) -> dict[str, Any]:
-    """Return the attributes of a demonstration, and which one it was in a file of that label."""
+    """Return the attributes of a demonstration, with its ``SOURCE`` in the file ``label``."""
     notes = file.attributes(demo)
     before = f" < {notes[SOURCE]}" if SOURCE in notes else ""
     return notes | {SOURCE: f"{label}/{demo}{before}"}
 
 
 def of_files(files: Sequence[DemoFile], demos: Iterable[Demo] | None = None, **fields: Any) -> Edit:
-    """Make an edit that copies all demonstrations of files, or some, with all that the files say of
-    them. ``fields`` have other values."""
+    """Make an edit that copies all demonstrations of files, or ``demos``, with their attributes and
+    filter keys. ``fields`` replaces fields of the edit."""
     masks: dict[str, list[Demo]] = {}
     for file in files:
         for key in file.filter_keys():
@@ -124,6 +124,6 @@ def check_range(file: DemoFile) -> None:
 
 
 def labelled(files: Sequence[DemoFile]) -> dict[DemoFile, str]:
-    """Name each file by its own name, or where several have that by its whole path."""
+    """Label each file by its name, or by its path if several have the same name."""
     names = [file.path.name for file in files]
     return {f: f.path.name if names.count(f.path.name) == 1 else str(f.path) for f in files}

@@ -1,4 +1,4 @@
-"""Edits that split, join and rename demonstrations, or store them in another way."""
+"""Edits that split, merge, rename or repack demonstrations, or convert images."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from offrl.edits.selection import Facts
 
 log = logging.getLogger(__name__)
 
-# Arguments of environments that change neither what actions do nor what rewards are.
+# Arguments of environments that change neither dynamics nor rewards.
 VIEWS = (
     "camera_depths camera_heights camera_names camera_segmentations camera_widths hard_reset "
     "has_offscreen_renderer has_renderer horizon ignore_done offrl_fast render_camera "
@@ -35,8 +35,8 @@ def split(
     names: Sequence[str] | None = None,
     filter_key: str | None = None,
 ) -> Edit:
-    """Write two filter keys: what to train on and, a share ``valid`` (0.1) drawn at random, what to
-    validate on. With ``by="success"``: successes and failures, or ``valid`` of both if given."""
+    """Write filter keys for training and for validation, a random share ``valid`` (0.1). With
+    ``by="success"``: for successes and failures, or ``valid`` of both if given."""
     share = 0.1 if valid is None and by is None else valid
     names = names or (("success", "failure") if share is None else ("train", "valid"))
     if names[0] == names[1]:
@@ -60,8 +60,8 @@ def split(
 
 
 def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
-    """Join the demonstrations of several files of one task, and all under a filter key of one name.
-    With ``masks`` there is also a filter key for each file, by its name."""
+    """Merge the demonstrations of several files of one task, and filter keys of the same name. With
+    ``masks`` add a filter key for each file, by its name."""
     files = [first, *others]
     for number, other in enumerate(others, 1):
         if any(file.path.samefile(other.path) for file in files[:number]):
@@ -87,8 +87,8 @@ def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
 
 
 def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[str] = ()) -> Edit:
-    """Give arrays ``obs/KEY``, filter keys ``mask/KEY`` or groups of them other names (``keys``:
-    pairs of old and new ones), or ``drop`` them. ``next_obs/KEY`` changes as ``obs/KEY`` does."""
+    """Rename arrays ``obs/KEY``, filter keys ``mask/KEY`` or groups of them (``keys``: pairs of old
+    and new names), or ``drop`` them. ``next_obs/KEY`` follows ``obs/KEY``."""
     edit, changes = of_files([file]), {**dict.fromkeys(drop), **dict(keys)}
     if not changes:
         raise ValueError("offrl edit rename: give --keys OLD=NEW, or --drop KEY")
@@ -104,7 +104,7 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
             changes.setdefault(f"next_{old}", None if new is None else f"next_{new}")
 
     def renamed(key: str) -> str | None:
-        """Change a path by the change of itself, or else of the innermost group that it is in."""
+        """Rename a path by its own entry, or else by that of its innermost group."""
         parts = key.split("/")
         for depth in range(len(parts), 0, -1):
             group = "/".join(parts[:depth])
@@ -134,15 +134,15 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
 
 
 def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> Edit:
-    """Store all arrays as offrl records them: with checksums, as float32 (but the simulator's
-    states), compressed as asked. Images that stay JPEG are copied: coding them twice loses more."""
+    """Store all arrays as offrl records them: with checksums, as float32 (except simulator states),
+    with a ``compression``. Images that stay JPEG are copied, as coding them again loses quality."""
     compression = None if compression == "none" else compression
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
         for key, value in trajectory.items():
             if isinstance(value, StoredArray):
-                is_kept = not value.is_number  # which is refused, however large it is
+                is_kept = not value.is_number  # text and the like, which writing refuses
                 is_kept |= compression == "jpeg" == value.dataset.attrs.get("frames")
                 trajectory[key] = value if is_kept else value.read()
         return trajectory
@@ -152,7 +152,7 @@ def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CH
 
 
 def _steps(file: DemoFile) -> dict[str, str]:
-    """Find the kind and shape of a step of each array, in the first demonstration."""
+    """Return the type and shape of each array's steps, in the first demonstration."""
     arrays = file.stored(file.demos()[0]).items()
     return {key: kind_of_step(array) for key, array in arrays if isinstance(array, StoredArray)}
 
@@ -178,7 +178,7 @@ def _check_same_task(first: DemoFile, other: DemoFile) -> None:
 
 
 def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
-    """Raise ``ValueError`` now, not after an hour of copying, for what could not be one file."""
+    """Raise ``ValueError`` before copying if the arrays of two files differ."""
     ones, others = _steps(first), _steps(other)
     for key in sorted({key for key, _ in ones.items() ^ others.items()}):
         if key not in ones or key not in others:
@@ -194,11 +194,11 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
 
 
 def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
-    """Turn images in a form that training does not take (channels first, no channel, no bytes) into
-    ``[T, H, W, C]`` of bytes. Those of one channel keep their numbers: they are depth maps.
+    """Convert images in a form that training refuses (channels first, no channel, no bytes) to
+    ``[T, H, W, C]`` of uint8. Those of one channel keep their numbers, as depth maps.
 
     limits: the numbers that become 0 and 255; by default 0 and 1, or 0 and 255 if one is larger.
-    Raises ``ValueError`` where no image has to be turned, or where numbers lie outside.
+    Raises ``ValueError`` if no image needs conversion, or if numbers lie outside.
     """
     if limits and limits[0] >= limits[1]:
         raise ValueError("--range: LOW has to be less than HIGH")
@@ -226,14 +226,14 @@ def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
 
 
 def _turned(images: np.ndarray) -> np.ndarray:
-    """Give images ``[T, C, H, W]`` or ``[T, H, W]`` the form ``[T, H, W, C]``."""
+    """Convert images ``[T, C, H, W]`` or ``[T, H, W]`` to ``[T, H, W, C]``."""
     if images.ndim == 3:
         return images[..., None]
     return images if images.shape[-1] in (1, 3, 4) else np.moveaxis(images, 1, -1)
 
 
 def _limits(file: DemoFile, key: str) -> tuple[float, float]:
-    """Find the numbers that are black and white by the smallest and largest ones of a key."""
+    """Find the values of black and white by the smallest and largest numbers of a key."""
     ends = [0.0]
     for demo in file.demos():
         for _, rows in file.stored(demo)[key].pieces():

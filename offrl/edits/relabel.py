@@ -1,4 +1,4 @@
-"""Edits that write other rewards or actions of the same steps, or make one step of several."""
+"""Edits that replace rewards or actions, or make one step of several."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.remarks import SWITCHES
-from offrl.data.storage import COMPRESSIONS, StoredArray  # those of frames first
+from offrl.data.storage import COMPRESSIONS, StoredArray  # frames' compressions first
 from offrl.edits import simulated
 from offrl.edits.edit import ACTION_MAP, Edit, check_range, of_files
 from offrl.edits.selection import success_steps
@@ -27,7 +27,7 @@ def rewards(
     shift: float = 0.0,
     workers: int | None = None,
 ) -> Edit:
-    """Write ``scale * r + shift``: r stored, ``dense`` and simulated, or 1 at success, else 0."""
+    """Write ``scale * r + shift``: r is stored, ``dense`` (simulated), or 1 at success, else 0."""
     if not (dense or success_only or scale != 1 or shift):
         raise ValueError("offrl edit rewards: give --dense, --success-only, --scale or --shift")
     env_args: Mapping[str, Any] | None = file.env_args
@@ -60,10 +60,10 @@ def actions(
 ) -> Edit:
     """Write actions in another form.
 
-    absolute: the poses that relative actions aim at, in their place.
-    action_dict: also the parts of actions, as arrays of their own.
-    limits, undo_range: scaled to this range, or as they were before that.
-    kind: ``delta`` or ``absolute``, the kind of the file's actions; by default the simulator's.
+    absolute: replace relative actions by the poses that they aim at.
+    action_dict: also write the parts of actions as arrays of their own.
+    limits, undo_range: scale actions to this range, or undo that.
+    kind: ``delta`` or ``absolute``, the kind of the file's actions; by default as simulated.
     """
     if bool(limits or undo_range) == (absolute or action_dict):
         words = "give --absolute, --action-dict or both, --range or --undo-range"
@@ -96,7 +96,7 @@ def actions(
 
 def to_range(file: DemoFile, low: float, high: float) -> Edit:
     """Scale actions so that their smallest and largest values are ``low`` and ``high`` in each
-    dimension; one that never changes is in their middle. ``ACTION_MAP`` of ``data`` can undo it."""
+    dimension; a constant one becomes the middle. ``ACTION_MAP`` of ``data`` can undo it."""
     check_range(file)
     if not low < high:
         raise ValueError(f"--range {low} {high}: LOW is to be below HIGH")
@@ -133,8 +133,8 @@ def from_range(file: DemoFile) -> Edit:
 
 
 def known_kind(file: DemoFile, kind: str | None) -> str:
-    """Return the kind of a file's actions; ``ValueError`` where it is not known whether they are
-    relative or absolute, or where no environment takes them as they are."""
+    """Return the kind of a file's actions, ``delta`` or ``absolute``; ``ValueError`` if it is
+    unknown, or if actions were scaled (``check_range``)."""
     check_range(file)
     if kind is None:
         raise ValueError(
@@ -173,12 +173,12 @@ def downsample(
     """Make one step of each ``factor`` steps, an interval.
 
     Observations and states are those of an interval's first step, next observations those of its
-    last; rewards add up; it is done if one of its steps is. Steps that are left over at the end of
-    a demonstration are an interval of their own, so that nothing of its end is lost.
+    last; rewards add up; it is done if one of its steps is. Left-over steps at the end of a
+    demonstration form a shorter interval.
 
-    kind: of the actions: ``absolute``, of which an interval's last is taken, or ``delta``, which
-        add up, but for the last ``commands`` numbers (of a gripper), which are the interval's last.
-        By default the simulator says it, and where it knows the states, computes relative ones.
+    kind: the kind of actions: ``absolute`` (the interval's last is taken) or ``delta`` (they add
+        up, except the last ``commands`` numbers, of a gripper, which are the interval's last). By
+        default the simulator's, which computes relative ones by recorded states, if any.
     """
     is_asked, computed = kind is None, None
     kind = known_kind(file, kind or simulated.input_type(file.env_args))
@@ -212,7 +212,8 @@ def downsample(
 
 
 def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
-    """Turn steps ``[T, ...]`` to intervals ``[ceil(T / factor), ...]``, actions to their last."""
+    """Downsample ``[T, ...]`` to ``[ceil(T / factor), ...]``; of actions take each interval's
+    last."""
     begins = np.arange(0, len(rows), factor)
     if key == "rewards":
         return np.add.reduceat(rows, begins, dtype=np.float64)
@@ -223,8 +224,8 @@ def slowed(key: str, rows: np.ndarray, factor: int) -> np.ndarray:
 
 
 def summed(actions: np.ndarray, factor: int, num_commands: int, place: str) -> np.ndarray:
-    """Add up relative actions ``[T, A]`` in intervals, ``[ceil(T / factor), A]``, but for the last
-    ``num_commands`` numbers. ``ValueError`` where a sum is beyond [-1, 1], and would be clipped."""
+    """Sum relative actions ``[T, A]`` in intervals, ``[ceil(T / factor), A]``, except the last
+    ``num_commands`` numbers. ``ValueError`` if a sum is beyond [-1, 1] and would be clipped."""
     if actions.ndim != 2 or actions.shape[1] <= num_commands:
         raise ValueError(
             f"{place}/actions ({list(actions.shape[1:])} at each step) are no relative motions and "
@@ -262,7 +263,7 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
 
 
 def compression(file: DemoFile) -> str | None:
-    """Say how a file's arrays are compressed, by those of its first demonstration."""
+    """Return the compression of a file's arrays, by those of its first demonstration."""
     arrays = file.stored(file.demos()[0]).values()
     datasets = [array.dataset for array in arrays if isinstance(array, StoredArray)]
     found = {dataset.attrs.get("frames") or dataset.compression for dataset in datasets}

@@ -11,7 +11,7 @@ from offrl.data.formats.hdf5 import DemoFile
 from offrl.edits.edit import Edit, of_files
 
 ALLOWED = "names, numbers, text, True, False, + - * / // %, < <= == != >= >, and, or, not"
-LONGEST = 400  # characters: what those can nest, Python's stack can hold
+LONGEST = 400  # characters, which bounds nesting by Python's stack
 
 OPERATORS: dict[type, Callable[..., Any]] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
@@ -22,17 +22,17 @@ OPERATORS: dict[type, Callable[..., Any]] = {
 }
 NODES = (*OPERATORS, ast.And, ast.Or, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name)
 COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-ANY_VALUES = (ast.Eq, ast.NotEq, ast.Not)  # also of text and numbers together
+ANY_VALUES = (ast.Eq, ast.NotEq, ast.Not)  # also between text and numbers
 RESERVED = "return"  # a name in conditions, which Python's parser takes for a statement
 STANDS_IN = "return_"
 
 
 class Condition:
-    """A condition that a person writes about demonstrations: ``length < 100 and return > 0.5``.
-    ``Condition(text)(values)`` tells whether it holds for the values of its names. A small part of
-    Python's expressions is looked at and computed here: nothing is executed.
+    """A user's condition on demonstrations, such as ``length < 100 and return > 0.5``.
+    ``Condition(text)(values)`` evaluates it for the values of its names. It is a small subset of
+    Python's expressions, which is interpreted here: no code is executed.
 
-    Raises ``ValueError`` for what is no condition, when made, and for values that it does not fit.
+    Raises ``ValueError`` for invalid text, when made, and for values of unsuitable types.
     """
 
     def __init__(self, text: str):
@@ -68,7 +68,7 @@ class Condition:
                 raise ValueError(f"the condition {self.text!r} {words}")
             return values[name]
         if isinstance(node, ast.BoolOp):
-            decides = isinstance(node.op, ast.Or)  # the value that ends it
+            decides = isinstance(node.op, ast.Or)  # the value that decides
             return any(bool(self._value(x, values)) == decides for x in node.values) == decides
         if isinstance(node, ast.UnaryOp):
             return self._apply(node.op, self._value(node.operand, values))
@@ -131,7 +131,7 @@ def _signs(file: DemoFile, demo: str) -> dict[str, Any]:
 
 
 def success_steps(file: DemoFile, demo: str) -> np.ndarray:
-    """Say whether the task was done at each step ``[T]``; ``ValueError`` if nothing tells."""
+    """Say whether the task was done at each step ``[T]``; ``ValueError`` if that is unknown."""
     steps = file.success_steps(_signs(file, demo))
     if steps is None:
         raise ValueError(
@@ -148,8 +148,8 @@ def subset(
     n: int | None = None,
     seed: int | None = None,
 ) -> Edit:
-    """Keep some demonstrations, in their order: of those under a filter key those with the names
-    ``demos``, and of these ``n``: the first, or with a seed random ones."""
+    """Keep some demonstrations, in order: those under a filter key, with the names ``demos``, and
+    of these only ``n``: the first, or with a seed random ones."""
     if not (filter_key or demos or n):
         raise ValueError("offrl edit subset: give --n, --filter-key, or --demos")
     chosen = file.demos(filter_key)
@@ -164,7 +164,7 @@ def subset(
         raise ValueError(f"{file.path}: {words}")
     order = np.arange(len(chosen))
     if seed is not None:
-        # Another draw than that of a split by the same seed, which would be of the same ones.
+        # Draw independently of a split by the same seed.
         order = np.random.default_rng([seed, 1]).permutation(len(chosen))
     return of_files([file], [(file, chosen[i]) for i in sorted(order[:n])])
 

@@ -1,4 +1,4 @@
-"""Rewards and actions of recorded steps that the simulator is asked for.
+"""Rewards and actions of recorded steps, computed by the simulator.
 
 A ``Relabel`` is made once in a process (``offrl.processes.in_order``) of ``env_args`` as JSON text,
 and takes demonstrations as data holds them (``offrl.data.demos.Demos.trajectory``).
@@ -18,7 +18,7 @@ from offrl.processes import in_order
 from offrl.robomimic.configs import is_robosuite
 
 Relabel = Callable[[Mapping[str, Any]], np.ndarray]
-ROUNDING = 1e-5  # of what is stored as float32, in actions
+ROUNDING = 1e-5  # error of actions that are stored as float32
 
 
 def simulate(
@@ -28,8 +28,8 @@ def simulate(
     *arguments: Any,
     workers: int | None,
 ) -> Generator[np.ndarray, None, None]:
-    """Yield what ``make(env_args, *arguments)`` computes of each demonstration of a file, in their
-    order. The errors that come from there say for which one."""
+    """Yield the results of ``make(env_args, *arguments)`` for each demonstration of a file, in
+    order. Errors name the demonstration."""
     recordings = (file.recording(demo, ("states", "actions")) for demo in file.demos())
     made = in_order(make, (json.dumps(env_args), *arguments), recordings, workers)
     with closing(made):
@@ -43,19 +43,19 @@ def simulate(
 
 def rewarding(env_args: Mapping[str, Any] | None, dense: bool) -> Mapping[str, Any] | None:
     """Return ``env_args`` of the same task with dense rewards, or with 1 at success alone."""
-    if not dense and not is_robosuite(env_args):  # which alone can choose
+    if not dense and not is_robosuite(env_args):  # others cannot choose
         return env_args
     return _with(env_args, reward_shaping=dense)
 
 
 def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return ``env_args`` of the same task with absolute actions; ``ValueError`` where actions are
-    not relative, or it is not known what they aim at."""
+    """Return ``env_args`` of the same task with absolute actions; ``ValueError`` unless actions are
+    relative and their goals are known."""
     with closing(_blind(env_args)) as env:
         if not env.goals.are("delta"):
             words = "its actions are absolute already (input_type in controller_configs)"
             raise ValueError(f"{env.serialize()['env_name']}: {words}")
-        # All of it is the installed simulator's, whose controllers these are.
+        # ``env_args`` are the installed simulator's, as the controllers are.
         new = env.serialize()
         sees = ((env_args or {}).get("env_kwargs") or {}).get("use_camera_obs", True)
         configs = env.goals.absolute_configs()
@@ -63,7 +63,7 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def input_type(env_args: Mapping[str, Any] | None) -> str | None:
-    """Say whether arms take ``delta`` or ``absolute`` actions, where the simulator knows."""
+    """Return the kind of arms' actions, ``delta`` or ``absolute``, if the simulator knows it."""
     if not is_robosuite(env_args):
         return None
     with closing(_blind(env_args)) as env:
@@ -77,14 +77,14 @@ def dense_rewards(env_args: str) -> Relabel:
 
 
 def absolute_actions(env_args: str) -> Relabel:
-    """Read off the controllers, in the recorded states, what the actions ``[T, A]`` aim at."""
+    """Compute the goals of actions ``[T, A]`` in the recorded states, by the controllers."""
     env = _blind(json.loads(env_args))
     return lambda demo: _aims(env, demo)
 
 
 def interval_actions(env_args: str, factor: int) -> Relabel:
-    """Compute for each ``factor`` steps the relative action, ``[ceil(T / factor), A]``, that from
-    their first state aims at what the last aims at. ``ValueError`` if it would be clipped."""
+    """Compute the relative actions ``[ceil(T / factor), A]`` from the first state of each
+    ``factor`` steps to the goal of the last one. ``ValueError`` if one would be clipped."""
     env = _blind(json.loads(env_args))
 
     def relabel(demo: Mapping[str, Any]) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Everything that knows robomimic's names: of weights, config keys and parts of checkpoints."""
+"""robomimic's names of weights, config keys and parts of checkpoints."""

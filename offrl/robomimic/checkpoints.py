@@ -21,7 +21,7 @@ UNET = {  # whatever its configs say
 
 
 def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
-    """Give a robomimic checkpoint our layout. Others are returned as they are."""
+    """Convert a robomimic checkpoint to offrl's layout; return others unchanged."""
     if "provenance" in content or "normalization" in content["model"]:
         return content
     model = content["model"]
@@ -30,7 +30,7 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
         "actions": _statistics(content.get("action_normalization_stats")),
     }
     if content["algo_name"] in PLANNING:
-        stats["subgoals"] = {}  # which are never normalised in robomimic
+        stats["subgoals"] = {}  # never normalised in robomimic
     upgraded = upgrade_model(model) | {"normalization": stats}
     if content["algo_name"] == DIFFUSION:
         content = content | {"config": _with_real_sizes(content["config"], upgraded["nets"])}
@@ -38,7 +38,7 @@ def upgrade_checkpoint(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what robomimic's algorithms serialize, or a ``state_dict`` of theirs, in our layout."""
+    """Convert the serialized form or ``state_dict`` of a robomimic algorithm to offrl's layout."""
     upgraded: dict[str, Any] = {"nets": _weights(model)}
     if model.get("ema"):
         averages = weights_from_robomimic(model["ema"])
@@ -47,12 +47,12 @@ def upgrade_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_real_sizes(config: str, weights: Mapping[str, Any]) -> str:
-    """Give a config the sizes of the weights' U-Net: robomimic ignores those of ``algo.unet``."""
+    """Set the sizes of the U-Net in a config by its weights, as robomimic ignores ``algo.unet``."""
     down = "policy.net.down_modules.{}.0.blocks.0.block.0.weight"
     levels = [weights[down.format(i)] for i in range(len(weights)) if down.format(i) in weights]
     time = weights.get("policy.net.diffusion_step_encoder.3.weight")
     if not levels or time is None:
-        return config  # to be refused for what it is
+        return config  # an invalid config, refused later
     content = json.loads(config)
     unet = content["algo"]["unet"]
     sizes = {
@@ -61,13 +61,12 @@ def _with_real_sizes(config: str, weights: Mapping[str, Any]) -> str:
         "kernel_size": levels[0].shape[-1],
     }
     is_robomimics = sizes.items() <= UNET.items()
-    unet |= UNET if is_robomimics else sizes  # weights do not tell the number of groups
+    unet |= UNET if is_robomimics else sizes  # the number of groups is not in weights
     return json.dumps(content)
 
 
 def _weights(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Give all weights of an algorithm under our names; those of one that is made of others begin
-    with the names of its parts."""
+    """Return all weights of an algorithm by offrl's names, with the names of parts as prefixes."""
     has_parts = "nets" not in model and all(isinstance(x, Mapping) for x in model.values())
     if not has_parts:
         return weights_from_robomimic(model.get("nets", model))
@@ -75,7 +74,7 @@ def _weights(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Give ``{key: {"offset", "scale"}}``, which were ``mean`` and ``std`` before robomimic 0.5."""
+    """Return ``{key: {"offset", "scale"}}``, called ``mean`` and ``std`` before robomimic 0.5."""
     today = {"mean": "offset", "std": "scale"}
     return {
         key: {today.get(kind, kind): value for kind, value in kinds.items()}
@@ -84,7 +83,7 @@ def _statistics(stats: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _refusals(algo_name: str, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the reasons for which robomimic does not build an algorithm with such a config."""
+    """Yield the reasons why robomimic cannot build an algorithm with such a config."""
     algo, train = config["algo"], config["train"]
     if any(c.get("format") == "discrete" for c in train["action_config"].values()):
         yield "robomimic has no policy for discrete actions"
@@ -123,15 +122,15 @@ def _refusals(algo_name: str, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
-    """Give one of our checkpoints, whose networks are ``nets``, the form in which robomimic's
-    ``save_model`` would have written it, without the state of the optimizers. Where weights are
-    averaged, ``nets`` should have the averages, which are then the only weights."""
+    """Convert an offrl checkpoint, whose networks are ``nets``, to the form of robomimic's
+    ``save_model``, without optimizers. If weights are averaged, ``nets`` should hold the averages,
+    which are then the only weights. Raises ``ValueError`` if robomimic cannot load it."""
     if "provenance" not in content:
         raise ValueError("this is robomimic's own checkpoint already")
     config = json.loads(content["config"])
     for why in _refusals(content["algo_name"], config):
         raise ValueError(why)
-    ema = config["train"].pop("ema", None)  # which robomimic's diffusion policy has in algo
+    ema = config["train"].pop("ema", None)  # in ``algo`` of robomimic's diffusion policy
     if content["algo_name"] == DIFFUSION:
         config["algo"]["ema"] = {"enabled": ema["enabled"], "power": ema["power"] or 0.75}
     statistics = {
@@ -140,7 +139,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         if content[name]
     }
     shapes = content["shape_metadata"]["all_shapes"]
-    if "obs_normalization_stats" in statistics:  # robomimic wants some for every observation
+    if "obs_normalization_stats" in statistics:  # robomimic needs some for each key
         for key, shape in shapes.items():
             offset, scale = np.zeros((1, *shape)).tolist(), np.ones((1, *shape)).tolist()
             identity = {"offset": offset, "scale": scale}
@@ -166,7 +165,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
 
 
 def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:
-    """Give what ``serialize`` returned the form of robomimic's."""
+    """Convert a serialized model to robomimic's form."""
     if "parts" in model:
         return {name: _exported(part, nets[name]) for name, part in model["parts"].items()}
     optimizers, schedules = {}, {}

@@ -1,4 +1,4 @@
-"""robomimic's config files, of its versions 0.2 to 0.5, with the keys of today."""
+"""Converts config files of robomimic 0.2 to 0.5 to the present keys."""
 
 import json
 import logging
@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 _say_once = cache(log.warning)
 
 DIFFUSION = "diffusion_policy"
-FAST = "offrl_fast"  # of env_kwargs: whether offrl's forms of a simulator's code run; its own key
+FAST = "offrl_fast"  # offrl's own key of env_kwargs: use its fast forms of a simulator's code
 
-ROBOSUITE = (1, "robosuite")  # what env_args call its tasks
+ROBOSUITE = (1, "robosuite")  # types of its tasks in env_args
 
-# What every one of its files holds, of all its versions; a file of offrl's names a few of these.
+# Keys in every robomimic file of any version; a file of offrl's has only a few of these.
 EXPERIMENT_KEYS = (
     "name validate logging save epoch_every_n_steps validation_epoch_every_n_steps env "
     "additional_envs render render_video keep_all_videos video_skip rollout"
@@ -31,22 +31,22 @@ MOVED_INTO_CORE = ("feature_dimension", "pool_class", "pool_kwargs")  # before r
 
 
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give a robomimic config (0.2 to 0.5) the keys of today. Others are returned as they are, but
-    for ``algo.ema`` of a diffusion policy and the warm-up that forks have."""
+    """Convert a robomimic config (0.2 to 0.5) to the present keys; of others, only ``algo.ema`` of
+    a diffusion policy and the warm-up of forks."""
     if config.get("algo_name") == DIFFUSION:
         config = _with_ema_of_training(config)
     if isinstance(config.get("algo"), dict):
         config = {**config, "algo": _with_forks_warmup(config["algo"])}
     if not _is_robomimics(config):
         return config
-    upgraded = json.loads(json.dumps(config, default=str))  # paths, where Python calls
-    if "mask_padded_steps" not in upgraded["train"]:  # else offrl wrote it, or a user decided
+    upgraded = json.loads(json.dumps(config, default=str))  # paths, in calls from Python
+    if "mask_padded_steps" not in upgraded["train"]:  # else written by offrl or a user
         upgraded["train"]["mask_padded_steps"] = False  # robomimic trains on padded steps
         for decoder in _sections(upgraded.get("algo"), "decoder"):
             if decoder.get("is_conditioned") is False:
-                decoder["is_conditioned"] = True  # as robomimic's always is, whatever this says
+                decoder["is_conditioned"] = True  # as robomimic's always is
         if upgraded.get("algo_name") == "gl" and upgraded["train"]["seq_length"] == 1:
-            # As in robomimic's template, whose subgoals lie behind the end of its samples.
+            # As in robomimic's template, whose subgoals lie beyond its samples.
             del upgraded["train"]["seq_length"]
     dropped = [
         f"{section}.{key}"
@@ -69,8 +69,8 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Move the keys that robomimic has in ``algo.ema`` to ``train.ema``; those of a fork stay.
-    Raises ``ValueError`` where the two sections say different things."""
+    """Move robomimic's keys from ``algo.ema`` to ``train.ema``; keys of forks stay. Raises
+    ``ValueError`` if the two sections contradict each other."""
     algo, train = config.get("algo"), config.get("train", {})
     if not isinstance(algo, Mapping) or not isinstance(train, Mapping) or "ema" not in algo:
         return config
@@ -92,7 +92,7 @@ def _with_ema_of_training(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_forks_warmup(section: dict[str, Any]) -> dict[str, Any]:
-    """Give the warm-ups of learning rates in a section the keys of today."""
+    """Convert the warm-ups of learning rates in a section to the present keys."""
     section = {k: _with_forks_warmup(x) if isinstance(x, dict) else x for k, x in section.items()}
     is_forks = section.get("scheduler_type") == "constant_with_warmup"
     if "warmup_steps" not in section and (is_forks or "num_warmup_steps" in section):
@@ -102,7 +102,7 @@ def _with_forks_warmup(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_robomimics(config: Mapping[str, Any]) -> bool:
-    """Say whether a config has all ``KEYS``. Warns of one that has many of them."""
+    """Say whether a config has all ``KEYS``; warn if it has many of them."""
     sections = {name: config.get(name) for name in ("experiment", "train")}
     if not all(isinstance(section, Mapping) for section in sections.values() if section):
         return False  # to be refused for what it is
@@ -119,18 +119,18 @@ def _is_robomimics(config: Mapping[str, Any]) -> bool:
 
 
 def _sections(tree: Any, name: str) -> Iterator[dict[str, Any]]:
-    """Yield the sections of a name, of hierarchies' parts too."""
+    """Yield the sections called ``name``, also those of a hierarchy's parts."""
     for key, value in tree.items() if isinstance(tree, dict) else ():
         if isinstance(value, dict):
             yield from [value] if key == name else _sections(value, name)
 
 
 def is_robosuite(env_args: Mapping[str, Any] | None) -> bool:
-    """Say whether ``env_args`` are of a task of robosuite's, by their ``type``."""
+    """Say whether ``env_args`` describe a robosuite task, by their ``type``."""
     return env_args is not None and env_args.get("type") in ROBOSUITE
 
 
 def env_args_for_robomimic(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Give ``env_args`` as datasets and robomimic's checkpoints store them, without ``FAST``."""
+    """Return ``env_args`` for datasets and robomimic's checkpoints, without ``FAST``."""
     env_kwargs = {k: v for k, v in (env_args.get("env_kwargs") or {}).items() if k != FAST}
     return {**env_args, "env_kwargs": env_kwargs}

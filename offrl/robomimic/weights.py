@@ -1,8 +1,8 @@
-"""Names of weights: robomimic's and ours.
+"""Translates names of weights between robomimic and offrl.
 
-A rule gives robomimic's name of a weight and ours, with ``{net}`` (a network and what is above the
-names here), ``{i}`` (a number), ``{key}`` (an observation) and ``{rest}``. robomimic stores some
-weights under two names; the second ones are ``ALIASES``, left out when read, and written.
+A rule pairs robomimic's name of a weight with offrl's. ``{net}`` stands for a network and its
+parents, ``{i}`` for a number, ``{key}`` for an observation. robomimic stores some weights under two
+names; the second ones are ``ALIASES``, which are left out on reading and added on writing.
 """
 
 import re
@@ -43,11 +43,11 @@ RULES = (
     (CORE + ".pool.{rest}", OUR_CORE + ".pool.{rest}"),
     (CORE + ".nets.{i}.{leaf}", OUR_CORE + ".linear.{leaf}"),
 )
-DENOISER_RULES = (  # a network that denoises has its encoder elsewhere
+DENOISER_RULES = (  # denoisers have their encoder elsewhere
     ("{top}.noise_pred_net.{rest}", "{top}.net.{rest}"),
     ("{top}.obs_encoder.{rest}", "{top}.nets.encoder.{rest}"),
 )
-PLANNER = "goal_network."  # where it is a VAE, there is no ``_vae`` in its names
+PLANNER = "goal_network."  # as a VAE, without ``_vae`` in its names
 MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in robomimic
 # Second names of weights, and attention masks, which are constants.
 ALIASES = re.compile(
@@ -65,7 +65,7 @@ GROUPS = {
 
 
 def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the weights of a robomimic ``state_dict`` our names. Names without a rule stay."""
+    """Rename the weights of a robomimic ``state_dict`` to offrl's. Names without a rule stay."""
     plans_by_vae = any(name.startswith(f"{PLANNER}nets.encoder.nets.mlp.") for name in weights)
     renamed = {}
     for name, value in weights.items():
@@ -78,7 +78,7 @@ def weights_from_robomimic(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Join the weights of ``critic.0``, ... to an ensemble's, transposed. Encoders stay apart."""
+    """Stack the weights of ``critic.0``, ... to an ensemble's, transposed, except encoders."""
     stacked: dict[str, Any] = {}
     members: dict[str, dict[int, Any]] = {}
     for name, value in weights.items():
@@ -96,7 +96,7 @@ def _stack_members(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
-    """Yield ``critic.0...``, ``critic.1...`` for an ensemble's weight, and another weight alone."""
+    """Yield ``critic.0...``, ``critic.1...`` for an ensemble's weight; others unchanged."""
     top, _, rest = name.partition(".")
     if not hasattr(nets[top], "num_critics"):
         yield name, value
@@ -109,7 +109,7 @@ def _members(name: str, value: Any, nets: Any) -> Iterator[tuple[str, Any]]:
 
 
 def weights_to_robomimic(nets: Any) -> dict[str, Any]:
-    """Give the weights of networks (``algo.nets``) under all of robomimic's names."""
+    """Return the weights of networks (``algo.nets``) by all of robomimic's names."""
     renamed: dict[str, Any] = {}
     for name, whole in nets.state_dict().items():
         for member, value in _members(name, whole, nets):
@@ -130,7 +130,7 @@ def weights_to_robomimic(nets: Any) -> dict[str, Any]:
 
 
 def _rename(name: str, *tables: tuple[tuple[str, str], ...], to_robomimic: bool = False) -> str:
-    """Apply the first rule that fits of each table, one table after the other."""
+    """Apply the first matching rule of each table, one table after the other."""
     for rules in tables:
         for theirs, ours in rules:
             source, target = (ours, theirs) if to_robomimic else (theirs, ours)

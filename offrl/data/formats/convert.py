@@ -25,11 +25,11 @@ class Format(NamedTuple):
     """A format to convert to."""
 
     name: str
-    holds: Callable[[str, StepType], bool]  # says whether it has a place for an array
-    attributes: Sequence[str] | None  # those of an episode that it has a place for; None: all
+    holds: Callable[[str, StepType], bool]  # whether it can store an array
+    attributes: Sequence[str] | None  # attributes of an episode that it stores; None: all
     needs: Sequence[str]
     writing: Callable[[str, Conversion], AbstractContextManager[Write]]
-    encoder: Callable[[Conversion], Any] | None = None  # of episodes, before they are written
+    encoder: Callable[[Conversion], Any] | None = None  # encodes episodes before they are written
 
 
 @contextmanager
@@ -65,9 +65,9 @@ def make_plan(
     fps: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Conversion:
-    """Plan what of a source goes into a format, by its first demonstration, and log what does not.
+    """Plan what is converted, by a source's first demonstration, and log what is left out.
 
-    obs: the observations that are wanted; by default those that the format holds.
+    obs: the observations to convert; by default those that the format can store.
     """
     demos, wanted = source.demos(), FORMATS[to]
     first = source.trajectory(demos[0])
@@ -81,7 +81,7 @@ def make_plan(
     kept = {k: step for k, step in steps.items() if wanted.holds(k, step) and is_chosen(k)}
     _check(source, demos[0], to, steps, kept, chosen)
     _warn(source, to, first, kept, bool(obs))
-    if isinstance(source, DemoFile):  # in other formats all have the same arrays
+    if isinstance(source, DemoFile):  # in other formats all demonstrations have the same arrays
         stored = (source.stored(demo) for demo in demos)
         every = {key for arrays in stored for key, x in arrays.items() if type(x) is StoredArray}
         if others := ", ".join(sorted(filter(is_chosen, every - first.keys()))):
@@ -105,11 +105,11 @@ def make_plan(
 
 
 def _warn(source: Episodes, to: str, first: dict[str, Any], kept: StepTypes, by_obs: bool) -> None:
-    """Log what of a source is not written and why, and what is not as it seems in what is."""
+    """Log the content of a source that is not written and why, and caveats on what is written."""
     attributes = [key for key, value in first.items() if not isinstance(value, np.ndarray)]
     arrays = [key for key in first if key not in (*attributes, *kept)]
     groups = {key.partition("/")[0] for key in kept}
-    # A group of which nothing is kept is said by its name.
+    # A group that is left out as a whole is logged by its name.
     names = [k if k.partition("/")[0] in groups else k.partition("/")[0] for k in arrays]
     places, unread = FORMATS[to].attributes, source.unread()
     if places is not None:
@@ -133,7 +133,7 @@ def _warn(source: Episodes, to: str, first: dict[str, Any], kept: StepTypes, by_
 def _check(
     source: Episodes, demo: str, to: str, steps: StepTypes, kept: StepTypes, chosen: set[str] | None
 ) -> None:
-    """Raise ``ValueError`` for what a format needs and the source lacks, or the reverse."""
+    """Raise ``ValueError`` if the source lacks arrays that are needed or chosen."""
     name, obs = FORMATS[to].name, [key for key in kept if key.startswith("obs/")]
     has = ", ".join(k.removeprefix("obs/") for k in steps if k.startswith("obs/")) or "none"
     words = ""
@@ -163,10 +163,10 @@ def convert(
 ) -> Generator[str, None, None]:
     """Write the demonstrations of a source in another format, and yield the name of each.
 
-    Raises ``FileExistsError`` for an output that is there. After an error nothing is.
+    Raises ``FileExistsError`` if the output exists. After an error there is no output.
 
-    num_workers: processes that read and encode; by default one per core where films are made, else
-        none but this one: to hand arrays over would take longer than to read them.
+    num_workers: processes that read and encode; by default one per core to make films, else only
+        this process, as passing arrays on takes longer than reading them.
     """
     wanted = FORMATS[to]
     encoder = wanted.encoder(plan) if wanted.encoder else None
@@ -187,7 +187,7 @@ def convert(
 def _reader(
     opened: Episodes | str, to: str, items: Sequence[tuple[str, StepType]], encoder: Any
 ) -> Callable[[str], dict[str, Any]]:
-    """Make a function that reads a demonstration as it is written. opened: or a path to open."""
+    """Make a function that reads and encodes a demonstration. opened: the source, or its path."""
     source, steps = open_episodes(opened) if isinstance(opened, str) else opened, dict(items)
 
     def read(demo: str) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _reader(
             found, place = source.trajectory(demo, steps), f"{source.path}: {demo}"
             trajectory = select_arrays(found, steps, place)
             return encoder(trajectory) if encoder else trajectory
-        # As they are stored, to the bit; of frames, which robomimic does not know, the images.
+        # Arrays are copied to the bit; frames, which robomimic does not know, become images.
         return {
             key: value.read() if isinstance(value, StoredArray) and value.is_frames else value
             for key, value in source.stored(demo, steps).items()

@@ -17,7 +17,7 @@ from offrl.data.remarks import followed, wrong_values
 from offrl.data.storage import CHUNK_BYTES, StoredArray
 from offrl.outputs import check_space, new_file, whole_file
 
-# D4RL's datasets, and their names here.
+# D4RL's names of datasets, and offrl's.
 KEYS = {
     "observations": "obs/flat",
     "next_observations": "next_obs/flat",
@@ -28,15 +28,15 @@ KEYS = {
 }
 OPTIONAL = {"next_observations", "timeouts"}
 NUMBERS = ("rewards", "terminals", "timeouts")  # one for each step
-NOTES = "metadata/offrl"  # of a file that offrl wrote
+NOTES = "metadata/offrl"  # in files that offrl wrote
 
 
 class D4RLFile(DemoArrays):
     """A flat file ``{observations [N, D], actions [N, A], rewards [N], terminals [N], timeouts
-    [N]}``, where files have it with ``next_observations [N, D]``.
+    [N]}``, optionally with ``next_observations [N, D]``.
 
-    Its episodes are demonstrations with the observation ``flat``; in a file that offrl wrote, with
-    those that it was joined of. ``dones`` are the terminals: what stops otherwise goes on unseen.
+    Its episodes are demonstrations with the observation ``flat``, or, in a file that offrl wrote,
+    with the observations that were joined. ``dones`` are the terminals; timeouts are not done.
     """
 
     layout = "D4RL"
@@ -67,7 +67,7 @@ class D4RLFile(DemoArrays):
         self._file.close()
 
     def _opened(self, path: Path) -> dict[str, StoredArray]:
-        """Open the datasets, by D4RL's names; ``ValueError`` unless their shapes go together."""
+        """Open the datasets, by D4RL's names; ``ValueError`` unless their shapes agree."""
         with located(path, "its list of datasets"):
             present = [key for key in KEYS if key in self._file]
         if missing := sorted(set(KEYS) - set(present) - OPTIONAL):
@@ -95,7 +95,7 @@ class D4RLFile(DemoArrays):
 
     def _ends(self) -> np.ndarray:
         """Say at which steps ``[N]`` an episode ends: at terminals, at timeouts, where the next
-        observation is not that of the next row (not all files mark resets), and with the file."""
+        observation is not that of the next row (not all files mark resets), and at the end."""
         columns = self._columns
         marks = [self._mark(key) for key in ("terminals", "timeouts") if key in columns]
         ends = np.any(marks, axis=0)
@@ -125,7 +125,7 @@ def is_d4rl(path: Path) -> bool:
 
 
 class _Part:
-    """Some columns of a dataset ``[N, D]``, as the array ``[N, ...]`` that was joined to it."""
+    """Columns of a dataset ``[N, D]`` in the shape ``[N, ...]`` of the array that was joined."""
 
     def __init__(self, dataset: StoredArray, columns: slice, step: StepType):
         self.dtype = np.dtype(step.dtype)
@@ -149,7 +149,7 @@ def holds(key: str, step: StepType) -> bool:
 
 @contextmanager
 def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Make a function that adds an episode to a new file, which is there when all are in it.
+    """Make a function that adds an episode to a new file, which appears when all are written.
     Observations are joined to one vector, in the order of their names."""
     path, obs, lengths = new_file(output), exchange.vector_keys(plan.steps), []
     with whole_file(path) as partial, h5py.File(partial, "x") as file:

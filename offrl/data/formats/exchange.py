@@ -1,7 +1,7 @@
 """The exchange between formats of demonstrations: plans of conversions, and shared functions.
 
-What a format has no place for (``env_args``, filter keys, names and shapes of observations) is in
-its *notes*: JSON that offrl writes beside the data and reads again.
+Content that a format cannot store (``env_args``, filter keys, names and shapes of observations) is
+in its *notes*: JSON that offrl writes beside the data and reads again.
 """
 
 import json
@@ -37,7 +37,7 @@ class StepType(NamedTuple):
 
     @property
     def is_vector(self) -> bool:
-        """True if it can be a part of one vector: no image, depth map or the like."""
+        """True if it can be part of one vector, unlike images and depth maps."""
         return len(self.shape) < (2 if self.dtype == "uint8" else 3)
 
 
@@ -46,12 +46,12 @@ StepTypes = Mapping[str, StepType]  # of arrays, by path
 
 @dataclass(frozen=True)
 class Conversion:
-    """The choice of what is written of a source, and how.
+    """The content of a source that is written, and how.
 
-    steps: of the arrays that are held, by path.
+    steps: the types of the arrays that are written, by path.
     fps: control steps per second, where that is known.
-    task: an instruction in words, in the place of the source's.
-    attributes: of all the data, for formats that have a place for them.
+    task: an instruction in words, instead of the source's.
+    attributes: attributes of the whole data, for formats that can store them.
     """
 
     source: Path
@@ -102,8 +102,8 @@ def vector_columns(steps: StepTypes, group: str = "obs/") -> Iterator[tuple[str,
 
 
 def select_arrays(trajectory: Mapping[str, Any], steps: StepTypes, place: str) -> dict[str, Any]:
-    """Return the arrays of an episode that a format holds, and its attributes. ``ValueError`` if
-    they are of other kinds than in the first episode, or hold what is no number."""
+    """Return the arrays of an episode that a format stores, and its attributes. ``ValueError`` if
+    types or shapes differ from the first episode's, or values are no numbers."""
     arrays = {k: v for k, v in trajectory.items() if not isinstance(v, np.ndarray)}
     for key, step in steps.items():
         if key not in trajectory:
@@ -121,7 +121,7 @@ def select_arrays(trajectory: Mapping[str, Any], steps: StepTypes, place: str) -
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Convert floats to what networks see; integers stay as they are."""
+    """Convert floats to float32, which networks see; integers stay as they are."""
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
@@ -131,8 +131,8 @@ def as_booleans(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
 
 
 def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
-    """Say at which steps ``[T]`` a time limit cuts the episode off; where that was not recorded, it
-    is the last step of an episode that is not done there."""
+    """Say at which steps ``[T]`` a time limit cuts the episode off; by default at the last step,
+    unless the episode is done there."""
     if "timeouts" in trajectory:
         return as_booleans(trajectory, "timeouts")
     dones = as_booleans(trajectory, "dones")
@@ -140,6 +140,6 @@ def timeouts(trajectory: Mapping[str, Any]) -> np.ndarray:
 
 
 def next_observations(trajectory: Mapping[str, Any], key: str) -> np.ndarray:
-    """Return the observations after each step; after the last it again, if none is recorded."""
+    """Return the observations after each step; the last one is repeated if none was recorded."""
     obs, next_key = trajectory[key], f"next_{key}"
     return trajectory[next_key] if next_key in trajectory else np.append(obs[1:], obs[-1:], axis=0)

@@ -1,5 +1,5 @@
 """Content of an HDF5 file that lies in others: behind links, in virtual arrays or external storage.
-HDF5 follows them all in silence, to any file, and reads zeros where an array's source is gone."""
+HDF5 silently follows them to any file, and reads zeros if the source of an array is missing."""
 
 import math
 import os
@@ -15,11 +15,11 @@ import h5py
 from offrl.links import inside
 from offrl.memory import SMALL, check_memory
 
-DEEPEST = 3  # virtual arrays that are made of each other: HDF5 opens all of them
+DEEPEST = 3  # nested virtual arrays, all of which HDF5 opens
 
 
 def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Path]:
-    """Find the links to other files. Returns the files that are there by the place of the link.
+    """Find the links to other files. Returns the existing files by the place of the link.
 
     Raises ``ValueError`` for files, also behind further links, that may not be read.
 
@@ -32,13 +32,13 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
         if info.type == h5py.h5l.TYPE_EXTERNAL:
             names.append(name)
 
-    with suppress(RuntimeError, KeyError, OSError):  # reading says what is damaged
+    with suppress(RuntimeError, KeyError, OSError):  # reading reports damage
         file.id.links.visit(see, info=True)
     for name in names:
         place, target = name.decode(errors="replace"), file.id.links.get_val(name)[0]
         named = target.decode(errors="surrogateescape")
         other = _found(file.filename, named, f"{file.filename}: {place}")
-        if other is None:  # reading says that it is gone
+        if other is None:  # reading reports that it is missing
             continue
         found[place] = other
         if other not in seen:
@@ -51,7 +51,7 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
 def in_other_files(places: Iterable[tuple[str, Path]]) -> list[str]:
     """Write a sentence on each other file that a file needs.
 
-    places: what lies in another file, and that file.
+    places: the place of the content, and the file that holds it.
     """
     by_file: defaultdict[Path, list[str]] = defaultdict(list)
     for place, other in sorted(places):
@@ -71,13 +71,13 @@ def place_of(dataset: h5py.h5d.DatasetID) -> tuple[str, str]:
 
 
 def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[Path]:
-    """Find the other files that an array lies in, which only virtual arrays do.
+    """Find the other files in which the parts of a virtual array lie; none for other arrays.
 
     Raises ``ValueError`` for external storage, which may be any file's bytes, for chunks too large
     for memory, and for virtual arrays whose parts are missing, or may not be read.
 
     itemsize: bytes of each number.
-    depth: how many virtual arrays are made of it, one of the other.
+    depth: the number of virtual arrays around it, nested in each other.
     """
     settings, found = dataset.get_create_plist(), set[Path]()
     layout, num_bytes = settings.get_layout(), 0
@@ -114,7 +114,7 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[P
 
 
 def _found(path: str, name: str, place: str) -> Path | None:
-    """Find the file that HDF5 takes for a name in the file at ``path``: the first one in the places
+    """Find the file that HDF5 opens for a name in the file at ``path``: the first one in the places
     where HDF5 looks. ``None`` if there is none."""
     folder, own, last = Path(path).parent, Path(path).resolve().parent, Path(name).name
     for tried in (folder / name, Path(name), folder / last, Path(last), own / name):
@@ -128,14 +128,14 @@ def _found(path: str, name: str, place: str) -> Path | None:
 def _is_there(
     path: Path, key: str, space: h5py.h5s.SpaceID, part: h5py.h5s.SpaceID, depth: int
 ) -> bool:
-    """Say whether a file has an array, and whether these rows, a part of another, were written."""
+    """Say whether a file has the array ``key``, and its selected ``part`` was written."""
     _check_links(path, path.stat().st_mtime_ns)
     with h5py.File(path, "r") as file:
         source = file.get(key)
         if not isinstance(source, h5py.Dataset):
             return False
         sources(source.id, source.dtype.itemsize, depth)
-        if space.get_select_type() == h5py.h5s.SEL_ALL:  # of which its size is not known
+        if space.get_select_type() == h5py.h5s.SEL_ALL:  # a selection of unknown size
             fits = source.size == part.get_select_npoints()
         else:
             shape, ends = source.shape, space.get_select_bounds()[1]
@@ -145,11 +145,11 @@ def _is_there(
 
 @cache
 def _check_links(path: Path, changed: int) -> None:
-    """Raise as ``linked_files``; of a file that was changed then, once."""
+    """Raise as ``linked_files`` does; check each state of a file once."""
     with h5py.File(path, "r") as file:
         linked_files(file)
 
 
 def is_written(dataset: h5py.h5d.DatasetID) -> bool:
-    """Say whether all of an array was written: the rest would read as zeros."""
+    """Say whether all of an array was written; unwritten parts would read as zeros."""
     return dataset.get_space_status() == h5py.h5d.SPACE_STATUS_ALLOCATED or 0 in dataset.shape

@@ -1,4 +1,4 @@
-"""Files and folders of demonstrations: where they are, and opening them in whatever layout."""
+"""Finds and opens files and folders of demonstrations in any layout."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from offrl.data.formats.hdf5 import DemoFile, attributes_of_data, located, opene
 from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
 
-# The commands that make the data of configs/. A clone has the first two files; a wheel has none.
+# The commands that make the data for configs/. A clone has the first two files; a wheel none.
 MADE_BY = {
     "datasets/lift/low_dim.hdf5": "offrl collect --env Lift --n 200 --noise 0.1 "
     "--output datasets/lift/low_dim.hdf5",
@@ -26,7 +26,7 @@ MADE_BY = {
     "datasets/metaworld/reach.hdf5": "offrl collect --type metaworld --env reach-v3 --n 50 "
     "--horizon 200 --output datasets/metaworld/reach.hdf5",
 }
-# The arguments of environments of robosuite's script that ``env_info`` does not have.
+# Arguments of robosuite's recording script that ``env_info`` lacks.
 RECORDED_WITH = {"ignore_done": True, "use_camera_obs": False, "control_freq": 20}
 HEADLESS = {"has_renderer": False, "has_offscreen_renderer": False}
 
@@ -53,14 +53,14 @@ class RobosuiteRaw(DemoFile):
 
 
 def is_raw(path: Path) -> bool:
-    """Say whether an HDF5 file is as robosuite's script leaves it."""
+    """Say whether an HDF5 file has the layout of robosuite's script."""
     with opened(path) as file, located(path, "data"):
         attributes = attributes_of_data(file)
         return "env_info" in attributes and "env_args" not in attributes
 
 
 def find_data(path: str) -> Path:
-    """Find what ``train.data.path`` names: a path, also below the clone, or ``minari:NAME``."""
+    """Find the data of ``train.data.path``: a path, also below the clone, or ``minari:NAME``."""
     if path.startswith(MINARI):
         return minari_folder(path.removeprefix(MINARI))
     folder = Path(path).expanduser()
@@ -68,7 +68,7 @@ def find_data(path: str) -> Path:
 
 
 def find_data_file(path: str | Path) -> Path:
-    """Find a file as ``find_file`` does; the error for one of ``MADE_BY`` says how it is made."""
+    """Find a file as ``find_file`` does; for one of ``MADE_BY``, the error names the command."""
     try:
         return find_file(path)
     except FileNotFoundError:
@@ -79,8 +79,8 @@ def find_data_file(path: str | Path) -> Path:
 
 
 def open_demos(path: str | Path, swmr: bool = False) -> Demos:
-    """Open the demonstrations in a file or folder, to train on. ``ValueError`` or
-    ``FileNotFoundError`` says what is wrong with it. swmr: also while another program writes it."""
+    """Open the demonstrations in a file or folder to train on. Raises ``ValueError`` or
+    ``FileNotFoundError``. swmr: read also while another program is writing."""
     path = Path(path)
     if path.is_dir():
         if is_lerobot(path):
@@ -91,7 +91,7 @@ def open_demos(path: str | Path, swmr: bool = False) -> Demos:
 
 
 def open_episodes(path: str | Path) -> Episodes:
-    """Open the demonstrations in a file or folder of any kind, to read one after the other."""
+    """Open the demonstrations in a file or folder of any format, to read them one by one."""
     path = Path(path)
     if path.is_dir():
         return LeRobotFolder(path) if is_lerobot(path) else MinariEpisodes(path)

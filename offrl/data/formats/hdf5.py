@@ -1,7 +1,7 @@
 """robomimic's HDF5 layout: ``data/demo_N/{actions, rewards, dones, states, obs/KEY}``.
 
-Arrays are read through h5py's low-level interface: a data set of short demonstrations is thousands
-of small arrays, and the high-level one takes twice the time of the read itself. Errors say where.
+Arrays are read through h5py's low-level interface: short demonstrations are thousands of small
+arrays, and the high-level one takes twice the time of the read. Errors name the place.
 """
 
 import json
@@ -25,9 +25,9 @@ from offrl.processes import is_explained
 
 log = logging.getLogger(__name__)
 
-OWN_ATTRIBUTES = ("num_samples", "text_crc32")  # of a demonstration: they follow from the others
-NAME_BYTES = 100  # of memory, besides its letters
-OF_DATA = ("env_args", "provenance", "total", "text_crc32")  # attributes with a place of their own
+OWN_ATTRIBUTES = ("num_samples", "text_crc32")  # of a demonstration: computed from the rest
+NAME_BYTES = 100  # of memory per name, besides its letters
+OF_DATA = ("env_args", "provenance", "total", "text_crc32")  # attributes that are handled apart
 
 
 class DemoFile(Demos):
@@ -72,7 +72,7 @@ class DemoFile(Demos):
 
     @property
     def dones_are_successes(self) -> bool:
-        """True, as robomimic has it, but for gymnasium's environments, which end in failure too."""
+        """True as in robomimic, except for gymnasium's environments, which also end in failure."""
         return (self.env_args or {}).get("type") != 2
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -94,7 +94,7 @@ class DemoFile(Demos):
             return list(masks)
 
     def mask(self, filter_key: str) -> list[str]:
-        """Return the names under ``filter_key``, as they stand there."""
+        """Return the names under ``filter_key`` as they are stored."""
         with located(self.path, f"mask/{filter_key}"):
             mask = self._file.get(f"mask/{filter_key}")
             is_list = isinstance(mask, h5py.Dataset) and mask.ndim == 1
@@ -108,7 +108,7 @@ class DemoFile(Demos):
             return list(mask.asstr()[()])
 
     def _chosen(self, filter_key: str, stored: set[str]) -> list[str]:
-        """Return the demonstrations under a filter key, each once, and log what is odd about it."""
+        """Return the demonstrations under a filter key, each once, and log oddities."""
         keys = self.filter_keys()
         if filter_key not in keys:
             raise ValueError(
@@ -138,7 +138,7 @@ class DemoFile(Demos):
     def has(self, demo: str, key: str) -> bool:
         links, parts = self._group(demo).links, key.encode().split(b"/")
         with located(self.path, f"data/{demo}/{key}"):
-            # A link that leads nowhere is there: reading says so.
+            # A dangling link counts as present; reading reports it.
             return all(links.exists(b"/".join(parts[:i])) for i in range(1, len(parts) + 1))
 
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
@@ -148,7 +148,7 @@ class DemoFile(Demos):
             group, name = self._group(demo), b"num_samples"
             with located(self.path, f"the attribute num_samples of data/{demo}"):
                 attribute = h5py.h5a.open(group, name) if h5py.h5a.exists(group, name) else None
-                if attribute and attribute.shape is not None:  # else it is empty
+                if attribute and attribute.shape is not None:  # else the attribute is empty
                     value = np.empty(attribute.shape, np.int64)
                     attribute.read(value)
                     recorded = int(value.item())
@@ -244,7 +244,8 @@ class DemoFile(Demos):
         )
 
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> StoredArray:
-        """Open a dataset; ``ValueError`` unless of numbers of this shape, bytes if ``dtype`` is."""
+        """Open a dataset; ``ValueError`` unless it has this shape and numbers (uint8 if ``dtype``
+        is)."""
         dataset, wrong = self._dataset(demo, key), ""
         if dataset.shape != shape:
             asked = f"the demo's actions and the other demos ask for {list(shape)}"
@@ -259,7 +260,7 @@ class DemoFile(Demos):
         return dataset
 
     def _look_for(self, demo: str, key: str) -> None:
-        """Raise ``ValueError`` with what is wrong about a key that cannot be opened."""
+        """Raise ``ValueError`` that says why a key cannot be opened."""
         group, _, name = key.rpartition("/")
         parent = self._file.get(f"data/{demo}/{group}")
         inside = sorted(parent) if isinstance(parent, h5py.Group) else []
@@ -284,7 +285,7 @@ class DemoFile(Demos):
 
 
 def text_sum(attributes: Mapping[str, Any]) -> int:
-    """Compute ``text_crc32``, the CRC-32 of text in attributes, which HDF5 has no checksums of."""
+    """Compute ``text_crc32``, the CRC-32 of text in attributes, for which HDF5 has no checksums."""
     texts = {
         key: value.decode(errors="replace") if isinstance(value, bytes) else value
         for key, value in attributes.items()
@@ -294,7 +295,7 @@ def text_sum(attributes: Mapping[str, Any]) -> int:
 
 
 def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any]:
-    """Return the attributes of a group; ``ValueError`` for text that is not what was recorded."""
+    """Return the attributes of a group; ``ValueError`` if text does not match its checksum."""
     with located(path, f"the attributes of {place}"):
         attributes = dict(group.attrs)
     recorded = attributes.get("text_crc32")
@@ -307,22 +308,22 @@ def check_text(path: str | Path, group: h5py.Group, place: str) -> dict[str, Any
 
 
 def attributes_of_data(file: h5py.File) -> Mapping[str, Any]:
-    """Return the attributes of ``data``, or none if it is no group of the file itself."""
+    """Return the attributes of ``data``, or none if it is no group in this very file."""
     is_own = isinstance(file.get("data", getlink=True), h5py.HardLink)
     data = file["data"] if is_own else None
     return data.attrs if isinstance(data, h5py.Group) else {}
 
 
 def held_out_key(filter_key: str) -> str:
-    """Name the filter key of what is held out, by that of the training."""
+    """Return the filter key of held-out demonstrations that belongs to that of the training."""
     head, train, tail = filter_key.rpartition("train")
     return f"{head}valid{tail}" if train else ""
 
 
 @contextmanager
 def located(path: str | Path, place: str) -> Iterator[None]:
-    """Turn exceptions of HDF5, which are of many kinds, into a ``ValueError`` that says the place
-    and the remedy. offrl's own errors that begin with the path, or that of a file in it, pass."""
+    """Turn HDF5's exceptions, which are of many types, into a ``ValueError`` with place and remedy.
+    offrl's own errors, which begin with a path, pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -332,13 +333,13 @@ def located(path: str | Path, place: str) -> Iterator[None]:
 
 
 class CheckedFile(h5py.File):
-    """An HDF5 file that is read. ``external``: the links in it to other files, and those files."""
+    """An HDF5 file open for reading. ``external``: its links to other files, and those files."""
 
     external: set[tuple[str, Path]]
 
 
 def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
-    """Open a file to read; ``ValueError`` if it is not one of HDF5, or leads to files that may not
+    """Open a file for reading; ``ValueError`` if it is no HDF5 file, or links to files that may not
     be read. swmr: also while another program writes it ("single writer, multiple readers")."""
     file = opened(path, swmr)
     try:
@@ -350,12 +351,12 @@ def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
 
 
 def opened(path: Path, swmr: bool = False) -> CheckedFile:
-    """Open a file, whatever it leads to."""
+    """Open a file without checking its links."""
     try:
         return CheckedFile(path, "r")
     except OSError as failed:
         error = failed
-    # Only if it has to be: with SWMR, HDF5 waits for ever for damaged metadata to become whole.
+    # Only if needed: with SWMR, HDF5 waits for ever if metadata is damaged.
     if swmr and "already open" in str(error):
         with located(path, "the file"):
             return CheckedFile(path, "r", swmr=True)

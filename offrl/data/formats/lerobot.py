@@ -3,7 +3,7 @@ lerobot: a folder of Parquet files, MP4 films and JSON, each of many episodes; a
 
 Features have other names than in robomimic's layout: ``action`` is ``actions``, ``next.reward``
 ``rewards``, ``observation.images.CAMERA`` ``obs/CAMERA_image``, ``observation.state`` a vector of
-several observations. What offrl noted in ``meta/offrl.json`` tells them apart again.
+several observations. offrl's notes in ``meta/offrl.json`` restore these.
 """
 
 import io
@@ -37,7 +37,7 @@ PLACES = {
 }
 ARRAYS = {"action": "actions", "next.reward": "rewards", "next.done": "dones"}
 SUCCESS = "next.success"
-# What numbers the steps: features that all data sets have.
+# Features of all data sets that number the steps.
 COUNTS = {
     "timestamp": "float32",
     **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64"),
@@ -61,7 +61,7 @@ def camera_feature(key: str) -> str:
 
 
 def _key(feature: str) -> str:
-    """Name a feature as in robomimic's layout, if offrl did not note its name."""
+    """Return a feature's name in robomimic's layout, if offrl did not note one."""
     if feature.startswith(IMAGES):
         return f"obs/{feature.removeprefix(IMAGES)}_image"
     if feature.startswith("observation."):
@@ -128,14 +128,14 @@ class LeRobotFolder(Episodes):
         return inside(folder / name, folder, *blobs, place=f"{self.path}: {name}")
 
     def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
-        """Find the file that a path in ``info.json`` stands for, of the steps or a film."""
+        """Find the file of an episode's steps or film by a path template in ``info.json``."""
         with located(self.path, f"{key} of episode {episode['episode_index']}"):
             for field in ("chunk_index", "file_index"):
                 fields[field] = episode[f"{of}/{field}"]
             return self._inside(self._info[key].format(**fields))
 
     def _steps(self, episode: Mapping[str, Any]) -> Any:
-        """Read the rows of an episode, in their order. One file stays open, for the next one."""
+        """Read the rows of an episode, in order. The file stays open for the next episode."""
         number, length = episode["episode_index"], episode["length"]
         path = self._place("data_path", episode, "data")
         with located(path, f"episode {number}"):
@@ -150,7 +150,7 @@ class LeRobotFolder(Episodes):
     def _read(
         self, name: str, episode: Mapping[str, Any], table: Any, keys: Collection[str] | None
     ) -> Iterator[tuple[str, Any]]:
-        """Read the arrays that a feature holds, by their path, and attributes."""
+        """Yield the arrays in a feature, by their paths, and its attributes."""
         feature = self._features[name]
         steps = self._notes["steps"] if self._notes else {}
         known = {camera_feature(key): key for key in steps if steps[key].is_image}
@@ -185,7 +185,7 @@ class LeRobotFolder(Episodes):
 
 
 class _Steps:
-    """A file of steps. An episode is read from the row groups that hold some of its steps."""
+    """A file of steps. An episode is read from the row groups that contain its steps."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -214,7 +214,7 @@ def _rows(file: Any, place: object, groups: Any = None, columns: Any = None) -> 
 
 
 def _read_info(path: Path) -> dict[str, Any]:
-    """Read ``info.json``; ``ValueError`` unless it is as the layout asks for."""
+    """Read ``info.json``; ``ValueError`` unless it follows the layout."""
     info = json.loads(path.read_text(encoding="utf-8"))
     version = str(info["codebase_version"])
     if not version.startswith("v3."):
@@ -236,8 +236,8 @@ def _read_info(path: Path) -> dict[str, Any]:
 
 
 def _array(name: str, table: Any, shape: Sequence[int]) -> np.ndarray:
-    """Read the values ``[T, *shape]`` of a column of numbers or of lists of them. ``ValueError``
-    where a list is longer or shorter: the values behind it would move to other places."""
+    """Read the values ``[T, *shape]`` of a column of numbers or of lists of them. ``ValueError`` if
+    a list is longer or shorter, which would shift all later values."""
     import pyarrow.compute as compute
 
     values, rows = table[name].combine_chunks(), len(table)
@@ -265,7 +265,7 @@ def encode_film(frames: np.ndarray, fps: int) -> bytes:
         stream = clip.add_stream(CODEC, rate=fps, options=FILM_OPTIONS)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = PIXELS
-        stream.codec_context.thread_count = 1  # other episodes have the other cores
+        stream.codec_context.thread_count = 1  # other episodes use the other cores
         for frame in frames:
             clip.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         clip.mux(stream.encode())
@@ -273,7 +273,7 @@ def encode_film(frames: np.ndarray, fps: int) -> bytes:
 
 
 class Film:
-    """A file that the films of episodes are appended to, as they are coded."""
+    """A film file to which the films of episodes are appended without recoding."""
 
     def __init__(self, path: Path, fps: int):
         self._container = _av().open(str(path), "w", format="mp4")
@@ -286,9 +286,9 @@ class Film:
             stream = source.streams.video[0]
             if self._stream is None:
                 self._stream = self._container.add_stream_from_template(stream)
-            before = int(self.num_frames / (self._fps * stream.time_base))  # of whole numbers
+            before = int(self.num_frames / (self._fps * stream.time_base))  # integers are exact
             for packet in source.demux(stream):
-                if packet.dts is not None:  # the last one only says that it is over
+                if packet.dts is not None:  # the last packet only marks the end
                     packet.dts += before
                     packet.pts += before
                     packet.stream = self._stream
@@ -301,14 +301,14 @@ class Film:
 
 def decode_film(path: Path, start: float, num_frames: int, fps: float) -> np.ndarray:
     """Read ``num_frames`` images ``[T, H, W, 3]`` of a film, from the time ``start`` (seconds) on.
-    ``ValueError`` where the film ends before, or is none."""
+    ``ValueError`` if the film is damaged or too short."""
     images: list[np.ndarray] = []
     av = _av()
     with located(path, f"the film from {start:g} s on"), av.open(str(path)) as film:
         stream = film.streams.video[0]
         num_bytes = 3 * stream.width * stream.height * num_frames
         check_memory(num_bytes, f"{path}: {num_frames} frames")
-        # One for all frames: each frame of its own would take longer than to decode it.
+        # One converter for all frames: making one per frame takes longer than decoding.
         colours = av.video.reformatter.VideoReformatter()
         film.seek(int(start / stream.time_base), stream=stream)
         for frame in film.decode(stream):

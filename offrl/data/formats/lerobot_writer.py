@@ -1,7 +1,7 @@
 """The writer of LeRobot's layout v3.0, without the package lerobot.
 
-Coding films, which costs time, is done for one episode by an ``encoder``, in other processes if
-wanted; the process that writes appends its films as they are.
+Encoding films is slow, so an ``encoder`` does it for one episode, possibly in another process; the
+process that writes only appends them.
 """
 
 import json
@@ -27,24 +27,24 @@ from offrl.data.formats.lerobot import (
 from offrl.outputs import check_space, whole_folder
 
 FILES_PER_FOLDER = 1000
-DATA_MB, VIDEO_MB = 100, 200  # of a file, before the next is begun; LeRobot's own bounds
-ROWS = 100  # episodes that are noted at once
+DATA_MB, VIDEO_MB = 100, 200  # largest size of a file; LeRobot's own limits
+ROWS = 100  # episodes whose metadata is written at once
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 RANKS = {"min": 0, **QUANTILES, "max": 1}
-SAMPLED = 100  # images of an episode, of which statistics are
+SAMPLED = 100  # images of an episode that statistics are computed of
 JOINED: dict[str, Any] = {"min": np.minimum, "max": np.maximum}  # all other sums are added
 
 
 def holds(key: str, step: StepType) -> bool:
-    """Say whether LeRobot's layout has a place for an array."""
+    """Say whether LeRobot's layout can store an array."""
     if key.startswith("obs/"):
-        has_even_sides = not any(side % 2 for side in step.shape[:2])  # as H.264 wants them
+        has_even_sides = not any(side % 2 for side in step.shape[:2])  # as H.264 needs
         return step.is_vector or (step.is_image and has_even_sides)
     return key in ("actions", "rewards", "dones")
 
 
 def encoder(plan: Conversion) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Make the function that turns an episode into what is written of it (``encode_episode``)."""
+    """Make the function that encodes an episode for writing (``encode_episode``)."""
     if plan.fps is None:
         words = "does not say how many steps a second has (control_freq in its env_args)"
         raise ValueError(f"{plan.source}: {words}; say so with --fps")
@@ -80,7 +80,7 @@ def encode_episode(
 
 @contextmanager
 def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Make a function that adds what an ``encoder`` made to a new folder, there when whole."""
+    """Make a function that adds encoded episodes to a new folder, which appears when complete."""
     with whole_folder(output) as folder:
         dataset = _Dataset(folder, plan, Path(output).expanduser())
         try:
@@ -101,7 +101,7 @@ class _Dataset:
         self._films: dict[str, _Files] = {}
         self._columns: dict[str, np.ndarray] = {}  # of the first episode
         self._tasks: dict[str, int] = {}
-        self._waiting: list[dict[str, Any]] = []  # to be noted
+        self._waiting: list[dict[str, Any]] = []  # metadata not written yet
         self._stats = Aggregate()
         self._num_episodes = self._num_steps = 0
 
@@ -171,7 +171,7 @@ class _Dataset:
         self._waiting = []
 
     def finish(self) -> None:
-        """Write what is known when all episodes are in."""
+        """Write the metadata that depends on all episodes."""
         if self._waiting:
             self._note()
         kwargs = (self._plan.env_args or {}).get("env_kwargs") or {}
@@ -229,9 +229,9 @@ class _Dataset:
 
 
 class _Files:
-    """Files of one kind, the next of which is begun when one is full.
+    """A series of files, in which a new one is begun when one is full.
 
-    path: of each in the folder, with fields for its numbers and for ``fields``. size: in MB.
+    path: template of their paths, with fields for numbers and ``fields``. size: limit in MB.
     """
 
     def __init__(self, folder: Path, path: str, size: int, **fields: str):
@@ -241,7 +241,7 @@ class _Files:
         self.file: Any = None
 
     def place(self, num_bytes: int, begin: Callable[[Path], Any]) -> dict[str, int]:
-        """Return the numbers of the folder and ``file`` of the next bytes; ``begin`` makes one."""
+        """Return the numbers of folder and file for the next bytes; ``begin`` makes a file."""
         if self.file is None or self._num_bytes > self._size:
             self.close()
             self._number, self._num_bytes = self._number + 1, 0
@@ -261,7 +261,7 @@ class _Files:
 
 
 def _append(files: _Files, table: Any) -> dict[str, int]:
-    # Of other numbers hardly two are equal: to look for that takes half of the time.
+    # Other numbers are hardly ever equal: a dictionary would take half of the time.
     repeated = [name for name in table.column_names if name in COUNTS]
     writer, schema = parquet().ParquetWriter, table.schema
     place = files.place(table.nbytes, lambda p: writer(p, schema, use_dictionary=repeated))
@@ -285,7 +285,7 @@ def _table(columns: Mapping[str, np.ndarray]) -> Any:
 
 
 def _tasks_table(tasks: Mapping[str, int]) -> Any:
-    """Make the table of tasks as pandas writes a frame with that index: LeRobot reads it as one."""
+    """Make the table of tasks as pandas writes a frame with an index, which LeRobot expects."""
     import pyarrow
 
     names = {"task_index": ("int64", "int64"), "task": ("unicode", "object")}
@@ -325,8 +325,8 @@ def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class Aggregate:
-    """The statistics of a data set, by which LeRobot's policies normalise, made of those of its
-    episodes; quantiles are means, as LeRobot's."""
+    """Aggregates the statistics of episodes to those of the data set, by which LeRobot's policies
+    normalise; quantiles are means, as in LeRobot."""
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, np.ndarray]] = {}

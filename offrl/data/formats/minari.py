@@ -21,9 +21,9 @@ from offrl.links import inside
 from offrl.memory import check_memory
 from offrl.outputs import check_space, whole_folder
 
-MINARI = "minari:"  # before the name of one of Minari's datasets
-NOTES = "offrl"  # in the metadata of a dataset that offrl wrote
-SMALLEST = 32  # pixels: Minari takes what is smaller for no image
+MINARI = "minari:"  # prefix of the name of a Minari dataset
+NOTES = "offrl"  # key in the metadata of datasets that offrl wrote
+SMALLEST = 32  # pixels: Minari takes no smaller arrays for images
 
 
 def minari_folder(name: str) -> Path:
@@ -38,9 +38,9 @@ def minari_folder(name: str) -> Path:
 class MinariEpisodes(Episodes):
     """The episodes in a dataset's folder.
 
-    An observation that is no dict is ``flat``; of a dict the arrays of numbers are taken. ``dones``
-    are the terminations, ``timeouts`` the truncations; the observations have one row more than
-    there are steps, so that each step has its ``next_obs``.
+    An observation that is no dict is called ``flat``; of a dict, numeric arrays are used. ``dones``
+    are the terminations, ``timeouts`` the truncations. Observations have one row more than steps,
+    so that each step has its ``next_obs``.
     """
 
     layout = "Minari"
@@ -88,7 +88,7 @@ class MinariEpisodes(Episodes):
         if isinstance(space, Discrete) and space.start == 0:
             return int(space.n)
         is_vector = isinstance(space, Box) and len(space.shape) == 1 and space.dtype.kind == "f"
-        if not is_vector and self._notes is None:  # else the space was made of the arrays
+        if not is_vector and self._notes is None:  # else offrl derived the space from arrays
             raise ValueError(
                 f"{self.path}: actions are {space}; one vector of real numbers (Box) or one "
                 "discrete action that is counted from 0 (Discrete) is needed"
@@ -97,7 +97,7 @@ class MinariEpisodes(Episodes):
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The observations that are no arrays of numbers, such as categories, and their spaces."""
+        """The observations that are no numeric arrays, such as categories, and their spaces."""
         from gymnasium.spaces import Box, Dict, MultiBinary
 
         space = self._dataset.observation_space
@@ -142,7 +142,7 @@ def read_minari(folder: Path) -> DemoArrays:
 
 
 def holds(key: str, step: StepType) -> bool:
-    """Say whether Minari has a place for an array. It takes bytes for images, and stores JPEGs."""
+    """Say whether Minari can store an array. It takes bytes for images, and stores JPEGs."""
     group, _, name = key.rpartition("/")
     if group in ("obs", "next_obs"):
         is_image = step.is_image and min(step.shape[:2]) >= SMALLEST
@@ -152,7 +152,7 @@ def holds(key: str, step: StepType) -> bool:
 
 @contextmanager
 def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Make a function that adds an episode to a new dataset, which is there when all are in it.
+    """Make a function that adds an episode to a new dataset, which appears when all are written.
 
     output: a folder, or ``minari:NAME``, one among Minari's own.
     """
@@ -165,9 +165,9 @@ def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, An
 
     name, folder = _place(output)
     obs = {key: step for key, step in plan.steps.items() if key.startswith("obs/")}
-    is_flat = list(obs) == ["obs/flat"]  # what was no dict
+    is_flat = list(obs) == ["obs/flat"]  # a vector, and no dict
     with whole_folder(folder) as partial, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of bounds, and precision that is not lost
+        warnings.simplefilter("ignore", UserWarning)  # about bounds, and precision that is not lost
         spaces = {key.removeprefix("obs/"): _space(step) for key, step in obs.items()}
         storage = MinariStorage.new(
             (partial / "data").absolute(),  # Minari does not find the files in another
@@ -197,14 +197,14 @@ def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, An
         yield write
         notes = {NOTES: json.dumps(plan.notes()), "dataset_size": storage.get_size()}
         storage.update_metadata(notes)
-    if output.startswith(MINARI):  # which is to know the folders above as its namespaces
+    if output.startswith(MINARI):  # register the folders above as namespaces
         namespace, _, _ = parse_dataset_id(name)
         if namespace is not None and namespace not in list_local_namespaces():
             create_namespace(namespace)
 
 
 def _place(output: str) -> tuple[str, Path]:
-    """Find a dataset's name, which Minari wants to end with a version, and its folder."""
+    """Return a dataset's name, which must end with a version, and its folder."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage import get_dataset_path
 
@@ -229,7 +229,7 @@ def _space(step: StepType) -> Any:
 
 
 def _spec(env_args: Mapping[str, Any] | None) -> Any:
-    """Make gymnasium's description of an environment of its own, by which Minari builds it."""
+    """Make gymnasium's spec of an environment of gymnasium's, by which Minari builds it."""
     import gymnasium
 
     if not env_args or env_args.get("type") != 2:
