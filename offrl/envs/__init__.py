@@ -5,33 +5,33 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from gymnasium import Env  # by its name, as a file in here is called gymnasium, too
+from gymnasium import Env  # imported by name, as a module here is called gymnasium, too
 
 from offrl.acting.episode import describe
-from offrl.envs.gymnasium import close  # noqa: F401 (this and the next are named from here)
+from offrl.envs.gymnasium import close  # noqa: F401 (exported from here, as the next line)
 from offrl.envs.tasks import ROBOSUITE_KWARGS, env_args_named, tasks_of  # noqa: F401
 from offrl.modules import check_allowed
 from offrl.registry import ENVS, shown
 
 log = logging.getLogger(__name__)
 
-# robomimic's numbers in `env_args["type"]`; names in ENVS, also of a user's own, serve as well.
+# robomimic's numbers in `env_args["type"]`; names in ENVS, also a user's own, work as well.
 ROBOMIMIC_TYPES: dict[Any, str] = {1: "robosuite", 2: "gymnasium"}
 
 
 def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None) -> Env:
     """Make the environment that ``env_args`` (``env_name``, ``type``, ``env_kwargs``) describe.
 
-    Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two.
-    Beside gymnasium's methods there are ``is_success() -> {"task": bool}`` (``None`` where no
-    success is reported), ``serialize()`` (the ``env_args`` again) and, where the simulator can,
+    Observations are dicts of arrays; ``step`` returns five values, ``reset(seed=...)`` two. Beside
+    gymnasium's methods there are ``is_success() -> {"task": bool}`` (``None`` if success is not
+    reported), ``serialize()``, which returns the ``env_args``, and, if the simulator supports them,
     ``get_state()``, ``reset_to(state)``, ``render()``, ``mark(positions)``, which shows positions
-    ``[3]`` in what is rendered, and ``get_goal()``, the goal ``{key: [...]}`` of the episode.
-    Raises ``ValueError`` for what makes no environment.
+    ``[3]`` in rendered images, and ``get_goal()``, the episode's goal ``{key: [...]}``. Raises
+    ``ValueError`` if the environment cannot be made.
 
-    env_args: as they stand in data and checkpoints. Some have ``wrappers``, see
+    env_args: as stored in data and checkpoints, optionally with ``wrappers``, see
         ``offrl.envs.wrappers.wrapped``.
-    obs_keys: those needed; simulators with ``observe_only`` may leave out others. ``None``: all.
+    obs_keys: needed observations; simulators with ``observe_only`` may leave out others.
     """
     check_modules(env_args)
     kind = env_args.get("type", "gymnasium")
@@ -50,7 +50,7 @@ def make_env(env_args: Mapping[str, Any], obs_keys: Sequence[str] | None = None)
             f"made with, without env_name, not {env_kwargs!r}"
         )
     make = ENVS[name]
-    if hasattr(make, "kwargs_of"):  # which also reads those of earlier versions
+    if hasattr(make, "kwargs_of"):  # which also translates earlier versions'
         env_kwargs = make.kwargs_of(env_args)
     from offrl.envs.wrappers import wrapped  # which imports pydantic
 
@@ -87,7 +87,7 @@ def check_modules(env_args: Mapping[str, Any]) -> None:
 
 
 def observe_only(env: Any, keys: Sequence[str] | None) -> None:
-    """Tell a simulator which observations are needed; not in a wrapper, which may read others."""
+    """Tell a simulator which observations are needed; not below wrappers, which may read others."""
     if hasattr(type(env), "observe_only"):
         env.observe_only(keys)
 

@@ -1,5 +1,5 @@
-"""Atari's games in the Arcade Learning Environment (Bellemare et al., 2013, arXiv:1207.4708), seen
-as by Mnih et al. (2015, doi:10.1038/nature14236)."""
+"""Atari games of the Arcade Learning Environment (Bellemare et al., 2013, arXiv:1207.4708), with
+the preprocessing of Mnih et al. (2015, doi:10.1038/nature14236)."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ LONGEST = 108_000  # frames of a game, half an hour
 class AtariEnv(GymnasiumEnv):
     """A game by its name, e.g. ``ALE/Pong-v5``.
 
-    The observation ``image`` ``[84, 84, 1]`` is gray, the larger of the last two frames in each
-    pixel. Several at once are a matter of ``train.frame_stack``, rewards of -1, 0 and 1 of
-    ``train.online.clip_rewards``. An action is repeated for four frames, always. An episode begins
-    with 1 to 30 frames of doing nothing; it is a whole game, of 30 minutes at most.
+    The observation ``image`` ``[84, 84, 1]`` is the grey pixelwise maximum of the last two frames.
+    ``train.frame_stack`` stacks frames, and ``train.online.clip_rewards`` clips rewards to -1, 0
+    and 1. Each action is repeated for four frames (no sticky actions). An episode begins with 1 to
+    30 no-op frames; it is a whole game, of 30 minutes at most.
 
-    ``env_kwargs`` are those of the game, and here ``noop_max`` (30), ``frame_skip`` (4) and
-    ``terminal_on_life_loss``, with which a life is an episode, and the game begins anew.
+    ``env_kwargs`` are those of the game, and ``noop_max`` (30), ``frame_skip`` (4) and
+    ``terminal_on_life_loss``, with which each life is an episode in a new game.
     """
 
     kind = "atari"

@@ -1,4 +1,4 @@
-"""gymnasium's environments: those that it makes by name, and any that is there already."""
+"""gymnasium's environments, made by name or given as objects."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ EXTRAS = {
 
 
 def close(env: Any, name: str) -> None:
-    """Close an environment. Where that fails, a warning is all: what was done there stands."""
+    """Close an environment; log a warning if that fails, as its results are still valid."""
     try:
         env.close()
     except Exception as error:
@@ -40,14 +40,14 @@ StepValues = tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]
 
 
 class GymnasiumAdapter(gymnasium.Wrapper):
-    """Adds what offrl asks for besides gymnasium's API: dict observations, success, ``env_args``.
+    """Adds offrl's extensions of gymnasium's API: dict observations, success, ``env_args``.
 
-    A plain vector becomes the observation ``flat``, as in robomimic. Success is what ``info``
-    says under ``is_success`` or ``success``; without either there is none.
+    A plain vector becomes the observation ``flat``, as in robomimic. Success is ``is_success`` or
+    ``success`` in ``info``; without these it is unknown.
     """
 
     plain_name = "flat"  #: The name of an observation that has none.
-    wrappers: list[Any] = []  # that ``wrapped`` has put around the environment in here
+    wrappers: list[Any] = []  # that ``wrapped`` has put around the inner environment
 
     def __init__(
         self, env: gymnasium.Env, env_name: str, env_kwargs: dict[str, Any], kind: int | str = 2
@@ -65,7 +65,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
         self.observation_space = space
 
     def wrap(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
-        """Put a wrapper around the environment in here, or change it (and return nothing)."""
+        """Replace the inner environment by ``update_fn(env, **kwargs)``, unless ``None``."""
         self.env = update_fn(self.env, **kwargs) or self.env
         self._name_observations()
 
@@ -80,7 +80,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
         except ValueError as error:
             if "to unpack (expected 5" not in str(error):
                 raise
-            # One of gymnasium's own wrappers was the first to miss some.
+            # One of gymnasium's own wrappers failed to unpack the values.
             raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
         self._success = said_success(info.get("is_success", info.get("success")))
         return self._as_dict(obs), reward, terminated, truncated, info
@@ -113,7 +113,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
 def _array(value: Any) -> np.ndarray:
     try:
         return np.asanyarray(value)  # masks stay
-    except ValueError:  # parts of different shapes, as a Tuple has, which no network sees
+    except ValueError:  # parts of unequal shapes, as in a Tuple, which networks cannot see
         whole = np.empty((), dtype=object)
         whole[()] = value
         return whole
@@ -121,7 +121,7 @@ def _array(value: Any) -> np.ndarray:
 
 @ENVS.register("gymnasium")
 class GymnasiumEnv(GymnasiumAdapter):
-    """``gymnasium.make(env_name, **env_kwargs)``. An environment of a user's own is named
+    """``gymnasium.make(env_name, **env_kwargs)``. A user's own environment is named
     ``"module:Id"``: gymnasium imports the module, which registers it.
     """
 
@@ -134,7 +134,7 @@ class GymnasiumEnv(GymnasiumAdapter):
         try:
             try:
                 return gymnasium.make(env_name, **({"render_mode": "rgb_array"} | env_kwargs))
-            except TypeError:  # one that cannot render
+            except TypeError:  # it cannot render
                 return gymnasium.make(env_name, **env_kwargs)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ValueError(f"{env_name}: {_missing(env_name)} ({error})") from None
@@ -149,7 +149,7 @@ class GymnasiumEnv(GymnasiumAdapter):
 
 
 def _missing(env_name: str) -> str:
-    """Say what to install for an environment that is known and cannot be imported."""
+    """Name the package to install for a known environment that cannot be imported."""
     spec = gymnasium.registry.get(env_name.rsplit(":", 1)[-1])
     module = str(spec and spec.entry_point)
     extra = next((extra for name, extra in EXTRAS.items() if module.startswith(name)), None)

@@ -14,26 +14,26 @@ from offrl.envs.gymnasium import GymnasiumEnv, StepValues
 from offrl.lazy import needed
 from offrl.registry import ENVS, did_you_mean
 
-GOAL = 3  # numbers at the end of an observation: where the object, or the hand, is to be
+GOAL = 3  # numbers at the end of an observation: the goal of the object or the hand
 
 
 class MetaworldExpert:
     """Meta-World's scripted expert of a task: an action ``[4]`` in [-1, 1] for an observation."""
 
-    horizon = 500  # at which Meta-World's episodes end
+    horizon = 500  # length of Meta-World's episodes
 
     def __init__(self, task: str):
         self._policy = find_task(import_metaworld("metaworld.policies").ENV_POLICY_MAP, task)()
 
     def __call__(self, obs: Obs) -> np.ndarray:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of actions beyond the range, which it counts on
+            warnings.simplefilter("ignore")  # about actions beyond the range, on which it relies
             return np.clip(self._policy.get_action(obs["flat"]), -1.0, 1.0)
 
 
 @ENVS.register("metaworld")
 class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
-    """A task by its name, e.g. ``push-v3``; what else is in ``env_kwargs`` goes to its class.
+    """A task by its name, e.g. ``push-v3``; other ``env_kwargs`` are passed to its class.
 
     The observation ``flat`` ``[39]`` holds hand, gripper and objects, now ``[18]`` and one step ago
     ``[18]``, and the goal ``[3]``; ``state`` ``[36]`` is the same without the goal. The reward is 1
@@ -56,8 +56,8 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
     def _make(self, env_name: str, reward_shaping: bool = False, **kwargs: Any) -> gymnasium.Env:
         self._reward_shaping = reward_shaping
         env = find_task(tasks(), env_name)(**({"render_mode": "rgb_array"} | kwargs))
-        # By themselves its tasks hide the goal, and wait for a scene that is the same in every
-        # episode; these are the switches of its own variants, and of drawing scenes by the seed.
+        # By default its tasks hide the goal and expect a fixed scene; these switches, which its own
+        # variants use, show the goal and draw scenes by the seed.
         env._partially_observable = False
         env._set_task_called = True
         env._freeze_rand_vec = False
@@ -77,7 +77,7 @@ class MetaworldEnv(DemonstratedGoals, GymnasiumEnv):
         return obs, reward, terminated, truncated, info
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """Return an action ``[A]`` for want of one: the hand stays, fingers do as in ``last``."""
+        """Return an action ``[A]`` that keeps the hand in place and the fingers as in ``last``."""
         return np.array([0.0, 0.0, 0.0, 0.0 if last is None else last[3]])
 
     def serialize(self) -> dict[str, Any]:

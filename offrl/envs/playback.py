@@ -1,4 +1,4 @@
-"""Recorded demonstrations, played back in the simulator: by its states, or by their actions.
+"""Playback of recorded demonstrations in the simulator, by states or by actions.
 
 A ``demo`` is a trajectory as data holds it (``offrl.data.demos.Demos.trajectory``).
 """
@@ -31,9 +31,8 @@ class Moment(NamedTuple):
 
 
 def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
-    """Visit the ``T`` recorded states and that to which the last action leads: ``T + 1`` moments.
-
-    The rewards of a demonstration are those of all but the first, its next observations as well.
+    """Visit the ``T`` recorded states and the state after the last action: ``T + 1`` moments.
+    Rewards and next observations of the demonstration are those of all but the first moment.
     """
 
     def moment(obs: Any, reward: Any) -> Moment:
@@ -51,12 +50,12 @@ def observed(
     done: str | None = None,
     next_obs: bool = False,
 ) -> dict[str, Any]:
-    """Add to a demonstration all that cameras see in its states, and what was not recorded.
+    """Add to a demonstration the cameras' images in its states, and arrays that it lacks.
 
-    shaped: rewards are the environment's, else so only where none were recorded.
-    done: where ``dones`` are 1, at ``success``, at the ``end`` or at ``both``; ``None`` for the
-        recorded ones, where there are any, else at success.
-    next_obs: the observations after each action as well, as they are where some were recorded.
+    shaped: replace recorded rewards by the environment's; missing ones are always added.
+    done: where ``dones`` are 1: at ``success``, at the ``end`` or at ``both``; ``None``: as
+        recorded, or at success if they were not.
+    next_obs: add the observations after each action, even if none were recorded.
     """
     moments = list(play_states(env, demo))
     obs = gather(np.stack, [moment.obs for moment in moments])
@@ -79,14 +78,14 @@ def observed(
 
 
 def is_image(key: str) -> bool:
-    """Say whether an observation, by its name, is what a camera sees."""
+    """Say whether an observation is a camera's, by its name."""
     return _IMAGE.fullmatch(key) is not None
 
 
 def film_states(
     env: Any, demo: Mapping[str, Any], cameras: Sequence[str] = (), size: int | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield a frame ``[H, W, 3]`` of each recorded state: what the cameras see, side by side."""
+    """Yield a frame ``[H, W, 3]`` of each recorded state, with the cameras' images side by side."""
     for _ in visited(env, demo):
         yield frame(env, cameras, size)
 
@@ -94,17 +93,17 @@ def film_states(
 class ActionReplay:
     """Repeats a demonstration's actions from its first state or, without states, by its seed.
 
-    ``divergence`` ``[T]`` is, before each action, the largest difference between any position or
-    velocity recorded and replayed (of observations, where there are no states).
+    ``divergence`` ``[T]`` is, before each action, the largest difference between recorded and
+    replayed positions and velocities (or observations, without states).
     """
 
     def __init__(self, env: Any, demo: Mapping[str, Any]):
         self.env, self.demo = env, demo
         self.divergence: list[float] = []
-        self.success: bool | None = None  # where nothing is said of it
+        self.success: bool | None = None  # ``None``: not reported
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the step that comes next, once the environment is there."""
+        """Yield the number of each step, with the environment in the state before it."""
         if "states" in self.demo and hasattr(self.env, "reset_to"):
             obs = next(visited(self.env, self.demo))
         elif "seed" in self.demo:
@@ -131,7 +130,7 @@ class ActionReplay:
 
 
 def frame(env: Any, cameras: Sequence[str] = (), size: int | None = None) -> np.ndarray:
-    """Render what cameras see now, side by side; without any, the environment's own picture."""
+    """Render the cameras' images side by side; without cameras, the environment's own."""
     options = {} if size is None else {"size": size}
     if not cameras:
         return env.render(**options)

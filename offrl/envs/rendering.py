@@ -1,5 +1,5 @@
-"""Pictures of environments: the OpenGL back end that MuJoCo can render with here, windows that show
-them in real time, and one in which a person drives an arm from the keyboard."""
+"""Rendering: the choice of MuJoCo's OpenGL back end, windows that show frames in real time, and one
+in which a person drives an arm by the keyboard."""
 
 import itertools
 import os
@@ -29,14 +29,14 @@ assert renderer.render().any()
 
 
 def renders_observations(env_args: Mapping[str, Any]) -> bool:
-    """Say whether an environment's observations hold images, so that it cannot do without."""
+    """Say whether an environment renders images for its observations."""
     env_kwargs = env_args.get("env_kwargs")
     return isinstance(env_kwargs, Mapping) and bool(env_kwargs.get("use_camera_obs"))
 
 
 def complaints(script: str, **environ: str) -> list[str]:
-    """Return the lines that Python code prints where it fails; none where it works. It runs in a
-    process of its own, which libraries of graphics may take down."""
+    """Run Python code in a process of its own, which graphics libraries may crash. Returns the
+    lines that it prints if it fails; none if it works."""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60}
     try:
         result = subprocess.run(program(script), env=os.environ | environ, check=False, **options)
@@ -49,7 +49,7 @@ def complaints(script: str, **environ: str) -> list[str]:
 
 
 def probe(backend: str) -> str | None:
-    """Say why ``backend`` does not render; ``None`` if it does. (A process chooses one once.)"""
+    """Say why ``backend`` does not render; ``None`` if it does. (A process has only one choice.)"""
     return next(reversed(complaints(_PROBE, MUJOCO_GL=backend)), None)
 
 
@@ -61,7 +61,7 @@ def working_backend() -> str | None:
 
 
 def needed_backend(needs: str = "") -> str:
-    """Find a ``working_backend()``. ``ValueError``, which says what ``needs`` it, if none works."""
+    """Return ``working_backend()``; ``ValueError``, with what ``needs`` it, if none works."""
     backend = working_backend()
     if backend is None:
         why = f"{needs}: " if needs else ""
@@ -69,13 +69,13 @@ def needed_backend(needs: str = "") -> str:
     return backend
 
 
-FPS = 20  # of environments that do not say
+FPS = 20  # default for environments
 ESCAPE = "\x1b"
 _WINDOW_PROBE = "import cv2; cv2.namedWindow('offrl'); cv2.waitKey(1)"
 
 
 class Finished(Exception):
-    """Tells that a person has closed the window, or pressed Escape."""
+    """Raised when a person closes the window or presses Escape."""
 
 
 def can_show() -> str | None:
@@ -100,13 +100,13 @@ def frame_rate(env: Any) -> int:
 
 
 def free_name(path: Path) -> Path:
-    """Return ``path``, or where something is there already, the same with the first free number."""
+    """Return ``path``, or if it exists, the same with the first free number."""
     numbered = (path.with_stem(f"{path.stem}-{i}") for i in itertools.count(2))
     return next(name for name in itertools.chain([path], numbered) if not name.exists())
 
 
 class Screen:
-    """Shows frames. ``Finished`` is raised when a person closes it or presses Escape."""
+    """A window that shows frames. Raises ``Finished`` when a person closes it or presses Escape."""
 
     def __init__(self, title: str, fps: float = FPS):
         import cv2
@@ -117,7 +117,7 @@ class Screen:
         cv2.namedWindow(title, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
 
     def show(self, frame: np.ndarray) -> None:
-        """Show an image ``[H, W, 3]``; take keys that wait, or come until the next one is due."""
+        """Show an image ``[H, W, 3]``, and handle keys until the next one is due."""
         import cv2
 
         cv2.imshow(self.title, np.ascontiguousarray(frame[..., ::-1]))
@@ -133,7 +133,7 @@ class Screen:
                 return
 
     def take(self, key: str) -> None:
-        """Do what a key asks for."""
+        """Handle a key."""
         if key == ESCAPE:
             raise Finished
 
@@ -154,18 +154,16 @@ HELP = (
 WINDOW, PIXELS = "offrl teleoperate", 512
 GRIPPER, BACKSPACE = " ", "\b"
 STRENGTH = 0.5  # of the motion that a key stands for
-HELD = 0.12  # seconds that a key moves the arm after it was heard of; held down it repeats faster
+HELD = 0.12  # seconds that a key press moves the arm; the keyboard repeats a held key faster
 
 
 class Discarded(Exception):
-    """Tells that the operator throws the episode away."""
+    """Raised when the operator discards the episode."""
 
 
 class Operator(Screen):
-    """Answers observations as a policy does (``run_episode``), with what the keyboard says.
-
-    An action is ``[x, y, z, three rotations, gripper]``. Steps come at ``control_freq`` Hz at most.
-    Escape throws the episode that goes on away.
+    """Chooses actions ``[x, y, z, three rotations, gripper]`` by the keyboard, for ``run_episode``,
+    at most at ``control_freq`` Hz. Escape discards the running episode.
     """
 
     def __init__(self, env: Any, control_freq: float):
@@ -177,7 +175,7 @@ class Operator(Screen):
             )
         super().__init__(WINDOW, control_freq)
         self.env, self.caption = env, ""
-        self._heard: dict[str, float] = {}  # when a key was heard of last
+        self._heard: dict[str, float] = {}  # time of each key's last press
         self._is_closed = False
 
     def start_episode(self, caption: str) -> None:

@@ -1,4 +1,4 @@
-"""Environments with the methods of robomimic's, for scripts that were written for those."""
+"""Environments with the methods of robomimic's, for scripts that call these."""
 
 import json
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ class RobomimicFace:
         obs = env.reset()
         obs, reward, done, info = env.step(action)
 
-    ``done`` is true when gymnasium's ``terminated`` or ``truncated`` is. All else is that of the
-    environment. Images are as datasets store them and policies take them, uint8 ``[H, W, C]``.
+    ``done`` is true if ``terminated`` or ``truncated`` is. All other attributes are the
+    environment's. Images are uint8 ``[H, W, C]``, as stored in datasets and taken by policies.
     """
 
     rollout_exceptions: tuple[type[Exception], ...] = ()
 
     def __init__(self, env: gymnasium.Env):
-        self._success: Any = None  # the method of a user's own environment, which comes first
+        self._success: Any = None  # a user's own method, which takes precedence
         if env.has_wrapper_attr("is_success"):
             self._success = env.get_wrapper_attr("is_success")
         if not env.has_wrapper_attr("serialize"):  # not one of offrl's
@@ -38,7 +38,7 @@ class RobomimicFace:
         self._reward, self._done, self._shows = 0.0, False, False
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_env":  # not made yet: while it is copied
+        if name == "_env":  # not set yet while it is copied
             raise AttributeError(name)
         return self._env.get_wrapper_attr(name)
 
@@ -47,7 +47,7 @@ class RobomimicFace:
         return f"{self.name}\n{kwargs}"
 
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
-        """Begin an episode, with a seed always the same one, and return its first observation."""
+        """Begin an episode, seeded if ``seed`` is given, and return its first observation."""
         obs, _ = self._env.reset(seed=seed)
         return self._at(obs)
 
@@ -57,13 +57,13 @@ class RobomimicFace:
         return obs, self._reward, self._done, info
 
     def get_observation(self) -> dict[str, np.ndarray]:
-        """Return what ``reset``, ``reset_to`` or ``step`` observed last."""
+        """Return the last observation of ``reset``, ``reset_to`` or ``step``."""
         if self._obs is None:
             raise ValueError(f"{self.name}: no observation yet; call reset() first")
         return dict(self._obs)
 
     def get_reward(self) -> float:
-        """Return the reward of the present state, or that of the last step if it is not known."""
+        """Return the reward of the present state, or else that of the last step."""
         if self._env.has_wrapper_attr("get_reward"):
             return finite(self._env.get_wrapper_attr("get_reward")())
         return self._reward
@@ -73,7 +73,7 @@ class RobomimicFace:
         return self._done
 
     def is_success(self) -> dict[str, bool]:
-        """Say whether the task is solved now; false as well where no success is reported."""
+        """Say whether the task is solved now; false if the environment reports no success."""
         said = (self._success or self._method("is_success"))()
         return {name: bool(is_so) for name, is_so in said.items()}
 
@@ -85,8 +85,8 @@ class RobomimicFace:
         return self._method("get_state")()
 
     def reset_to(self, state: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
-        """Go to a state of ``get_state`` or of a dataset, and to its ``goal`` if it has one; the
-        observation there, or ``None`` for a ``goal`` alone."""
+        """Set a state of ``get_state`` or of a dataset, and its ``goal`` if it has one. Returns the
+        observation, or ``None`` for a ``goal`` alone."""
         if "goal" in state:
             self.set_goal(**state["goal"])
         rest = {key: value for key, value in state.items() if key != "goal"}
@@ -149,7 +149,7 @@ class RobomimicFace:
 
     @property
     def action_dimension(self) -> int:
-        """The number of components of an action; of discrete actions how many there are."""
+        """The number of dimensions of an action, or of discrete actions."""
         return int(gymnasium.spaces.flatdim(self._env.action_space))
 
     @property

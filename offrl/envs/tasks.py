@@ -1,4 +1,4 @@
-"""Names of environments and tasks, and the ``env_args`` that a name alone stands for."""
+"""Names of environments and tasks, and the default ``env_args`` for a name."""
 
 import importlib
 import re
@@ -42,7 +42,7 @@ def env_args_named(env_name: str, simulator: str | None = None) -> dict[str, Any
 
 
 def tasks_of(simulator: str) -> list[str]:
-    """List the tasks of ``"metaworld"`` or ``"robosuite"``; none where it is not installed."""
+    """List the tasks of ``"metaworld"`` or ``"robosuite"``; none if it is not installed."""
     try:
         return [*importlib.import_module(f"offrl.envs.{simulator}").tasks()]
     except ImportError:
@@ -50,7 +50,7 @@ def tasks_of(simulator: str) -> list[str]:
 
 
 def maybe_metaworlds(name: str) -> str:
-    """Write a hint for a name like those of Meta-World's tasks, where Meta-World is missing."""
+    """Write a hint if a name looks like a Meta-World task's and Meta-World is missing."""
     if re.fullmatch(r"[a-z]+(-[a-z]+)*-v3", name) and not tasks_of("metaworld"):
         return " If it is a task of Meta-World: pip install 'offrl[metaworld]'."
     return ""

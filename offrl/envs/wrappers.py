@@ -1,5 +1,5 @@
-"""Wrappers around an environment: those that a config names (``train.online.wrappers``), and one
-that turns a class which is nearly an environment into one of gymnasium's."""
+"""Wrappers around environments: those that a config names (``train.online.wrappers``), and an
+adapter of objects with ``reset`` and ``step`` to gymnasium's API."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from offrl.specs import RGB
 
 
 class Adapted(gymnasium.Env):
-    """Adapts a user's own object with ``reset`` and ``step``, perhaps ``close`` and ``render``.
+    """Adapts a user's object with ``reset`` and ``step``, optionally ``close`` and ``render``.
 
-    Its ``reset`` gives the observation alone, or an observation and ``info``. Its ``step`` gives
-    gymnasium's five values, or four: then the third says whether the episode is over, and
-    ``truncated`` (or ``TimeLimit.truncated``) in ``info`` says whether it was cut off. The spaces
-    are those of the object, or of its ``env``, which is seeded. ``ValueError`` if one is missing.
+    Its ``reset`` returns the observation, or observation and ``info``. Its ``step`` returns
+    gymnasium's five values, or four: then the third is ``done``, and ``truncated`` (or
+    ``TimeLimit.truncated``) in ``info`` is true if the episode was cut off. The spaces are those of
+    the object, or of its ``env``, which is seeded. ``ValueError`` if one is missing.
     """
 
     def __init__(self, own: Any):
@@ -51,7 +51,7 @@ class Adapted(gymnasium.Env):
     def step(self, action: Any) -> StepValues:
         values = self._own.step(action)
         if not isinstance(values, tuple) or len(values) != 4:
-            return values  # offrl checks them as it does for every environment
+            return values  # offrl checks them later
         obs, reward, done, info = values
         info = {} if info is None else info
         if not isinstance(info, Mapping):
@@ -68,7 +68,7 @@ class Adapted(gymnasium.Env):
 
 
 def adapted(env: Any) -> gymnasium.Env:
-    """Give an environment of a user's own, or an object that is nearly one, offrl's methods."""
+    """Add offrl's methods to a user's environment, or to an object that ``Adapted`` takes."""
     if not isinstance(env, gymnasium.Env):
         return GymnasiumAdapter(Adapted(env), type(env).__name__, {})
     if env.has_wrapper_attr("is_success"):
@@ -77,13 +77,13 @@ def adapted(env: Any) -> gymnasium.Env:
 
 
 def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> gymnasium.Env:
-    """Put wrappers around an environment, the first one innermost. In gymnasium's environments they
-    come before observations get names; around others, which show dicts, they are outermost.
+    """Put wrappers around an environment, the first one innermost. They are put inside the adapter
+    of gymnasium's environments, and so see unnamed observations; around others they are outermost.
 
     wrappers: import paths, or ``{"wrapper": path, "kwargs": {...}}`` with arguments. Lists among
         the arguments are passed as tuples.
-    Raises ``ValueError`` for anything but a subclass of gymnasium's ``Wrapper``, before it is
-    called, and for a wrapper that does not fit around the environment.
+    Raises ``ValueError`` if a path is no subclass of gymnasium's ``Wrapper``, before it is called,
+    or if the wrapper cannot be made around the environment.
     """
     if not wrappers:
         return env
@@ -104,7 +104,7 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
 
 
 class _Outside(gymnasium.Wrapper):
-    """Holds wrappers around an environment that shows dicts by itself, and keeps its methods."""
+    """Wraps an environment with dict observations in a user's wrappers, and keeps its methods."""
 
     wrappers: Sequence[Any] = ()
 
@@ -121,10 +121,10 @@ class _Outside(gymnasium.Wrapper):
 
 
 class Images(gymnasium.ObservationWrapper):
-    """Turns observations into images that networks take, ``[H, W, C]`` of uint8. They may have the
-    form ``[C, H, W]`` or ``[H, W]``, and be real numbers between the bounds of their space.
+    """Converts observations to images ``[H, W, C]`` of uint8, from ``[C, H, W]`` or ``[H, W]``, or
+    from real numbers between the bounds of their space.
 
-    keys: the observations to turn; one without a name is ``flat``.
+    keys: the observations to convert; an unnamed one is ``flat``.
     """
 
     def __init__(self, env: gymnasium.Env, keys: Sequence[str]):
@@ -159,5 +159,5 @@ def has_channels_first(space: spaces.Space) -> bool:
 
 
 def images(keys: Sequence[str]) -> dict[str, Any]:
-    """Make the entry of ``train.online.wrappers`` that turns observations into images."""
+    """Make the entry of ``train.online.wrappers`` for ``Images``."""
     return {"wrapper": f"{Images.__module__}.{Images.__name__}", "kwargs": {"keys": [*keys]}}

@@ -1,12 +1,12 @@
 """Scripted demonstrators: functions from an observation to an action, without memory.
 
-Memoryless experts make data that a memoryless policy can learn. ``offrl collect`` runs them,
-and the goals of their tasks are where they get (``DemonstratedGoals``).
+Memoryless experts make data that a memoryless policy can learn. ``offrl collect`` runs them, and
+the states that they reach are the goals of their tasks (``DemonstratedGoals``).
 
-A new one is a function ``obs -> action`` in the file of its simulator, registered under the name
-of its task, ``@demonstrator("Stack", horizon=200)``; a new simulator's is a file that is imported
-here. A simulator that brings experts of its own, as Meta-World does, has ``expert_of(task)``.
-``ExpertPolicy(expert)`` is the policy that ``EnvPool.run`` takes, also of your own function.
+To add one, write a function ``obs -> action`` in the file of its simulator and register it under
+the name of its task, ``@demonstrator("Stack", horizon=200)``; import a new simulator's file here. A
+simulator with experts of its own, such as Meta-World, has ``expert_of(task)``.
+``ExpertPolicy(expert)`` makes a policy for ``EnvPool.run``, also of your own function.
 """
 
 from offrl.envs.experts.expert import (

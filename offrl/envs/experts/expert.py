@@ -1,4 +1,4 @@
-"""Scripted demonstrators, the policy that acts as one of them does, and the goals they reach."""
+"""Scripted demonstrators, a policy that acts by one, and the goals that they reach."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from offrl.acting.episode import (
 from offrl.envs.tasks import maybe_metaworlds
 from offrl.registry import ENVS, EXPERTS, did_you_mean
 
-HORIZON = 150  # steps of an episode, where an expert does not say how many suffice
+HORIZON = 150  # steps of an episode, for experts without a horizon
 LONGEST = 500  # steps until a demonstrator reaches a goal; Meta-World's episodes end there
 F = TypeVar("F", bound=Callable[..., np.ndarray])
 
@@ -27,8 +27,8 @@ F = TypeVar("F", bound=Callable[..., np.ndarray])
 def demonstrator(task: str, horizon: int, styles: Sequence[str] = ()) -> Callable[[F], F]:
     """Decorate a function ``obs -> action``, to register it as the demonstrator of a task.
 
-    horizon: the steps that suffice for its episodes.
-    styles: the ways it can take; it is then called with ``(obs, style)``, ``None``: the shortest.
+    horizon: the number of steps that it needs at most.
+    styles: the ways to solve the task; it is called with ``(obs, style)``, ``None``: the shortest.
     """
 
     def register(expert: F) -> F:
@@ -39,7 +39,7 @@ def demonstrator(task: str, horizon: int, styles: Sequence[str] = ()) -> Callabl
 
 
 def scripted_expert(env_args: Mapping[str, Any]) -> Callable[..., np.ndarray]:
-    """Find the demonstrator of the task of ``env_args`` (``make_env``), or raise ``ValueError``."""
+    """Find the demonstrator for the task of ``env_args``; ``ValueError`` if there is none."""
     name = env_args["env_name"]
     if env_args.get("type") == "metaworld":
         return ENVS["metaworld"].expert_of(name)
@@ -53,12 +53,11 @@ def scripted_expert(env_args: Mapping[str, Any]) -> Callable[..., np.ndarray]:
 
 
 class ExpertPolicy(Policy):
-    """An expert as an evaluation policy, with Gaussian noise on the arm's motion.
+    """A policy that acts by a scripted expert, with Gaussian noise on the arm's motion.
 
-    noise: the standard deviation, in the units of the action, or several of which episodes take one
-        each, in turn by their seeds; the last component (the gripper) stays clean. Each episode's
-        noise comes from its seed.
-    styles: of those that the expert has; episodes take one each, in turn as well.
+    noise: the standard deviation, in the units of the action, or several, one for each episode in
+        turn by its seed; the last component (the gripper) has no noise. Noise is seeded by episode.
+    styles: styles of the expert, one for each episode in turn by its seed.
     """
 
     def __init__(
@@ -72,13 +71,13 @@ class ExpertPolicy(Policy):
             has = f"has {', '.join(known)}" if known else "solves it in one way"
             raise ValueError(f"styles: no {', '.join(strange)}; the task's demonstrator {has}")
         self.expert = expert
-        self.horizon = getattr(expert, "horizon", HORIZON)  # steps that suffice for an episode
+        self.horizon = getattr(expert, "horizon", HORIZON)  # steps of an episode at most
         self.levels = [noise] if isinstance(noise, (int, float)) else list(noise)
         self.styles = list(styles)
         self._episodes: dict[int, tuple[list[str], float, np.random.Generator]] = {}
 
     def attributes(self, seed: int) -> dict[str, Any]:
-        """Return an episode's seed and its style, if any; each comes with each level of noise."""
+        """Return an episode's seed and style, if any; all pairs of style and noise occur."""
         turn = seed // len(self.levels)
         style = {"style": self.styles[turn % len(self.styles)]} if self.styles else {}
         return {"seed": seed, **style}
@@ -101,14 +100,14 @@ class ExpertPolicy(Policy):
 
 
 class DemonstratedGoals(gymnasium.Env):
-    """Gives an environment ``get_goal``. Its constructor notes what it was given, and its
-    ``serialize`` says which task's demonstrator (``offrl.envs.experts``) is asked.
+    """Adds ``get_goal`` to an environment, by the demonstrator (``offrl.envs.experts``) of its
+    task. A subclass sets ``_given`` in its constructor, and ``serialize`` names the task.
 
     The demonstrator acts in a second environment, so that the episode itself is not disturbed.
     """
 
     _given: tuple[str, dict[str, Any]]  # env_name and env_kwargs
-    _seed: int | None = None  # that the present episode began with
+    _seed: int | None = None  # the seed of the present episode
     _second: Any = None  # another environment like this one
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -116,10 +115,9 @@ class DemonstratedGoals(gymnasium.Env):
         return super().reset(seed=seed, options=options)
 
     def get_goal(self) -> Obs:
-        """Return all observations in the state in which the task's demonstrator has just solved
-        it, from the initial state of this episode; the same seed gives the same bits.
-
-        Raises ``Misfit`` if there is no demonstrator, if the episode has no seed, or on failure.
+        """Return all observations in the state in which the task's demonstrator has just solved the
+        task from this episode's initial state; the same seed gives the same bits. Raises ``Misfit``
+        without a demonstrator or a seed, or if the demonstrator fails.
         """
         task = self._given[0]
         try:

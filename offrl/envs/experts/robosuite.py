@@ -10,7 +10,7 @@ import numpy as np
 
 from offrl.envs.experts.expert import demonstrator
 
-FULL_MOVE, FULL_TURN = 0.05, 0.5  # what an action of 1 asks for in a step
+FULL_MOVE, FULL_TURN = 0.05, 0.5  # metres and radians per step for an action of 1
 OPEN, CLOSE = -1.0, 1.0
 STILL = np.zeros(3)
 
@@ -21,8 +21,8 @@ def fingers_width(obs: Mapping[str, np.ndarray]) -> float:
 
 
 def above(offset: np.ndarray, height: float, radius: float = 0.01) -> np.ndarray:
-    """Go to a target by a funnel over it: from afar towards a point ``height`` above it, the lower
-    the better centred, straight down within ``radius``."""
+    """Approach a target from above through a funnel: from afar aim at a point ``height`` above it,
+    lower with better centring, and straight down within ``radius``."""
     sideways = float(np.linalg.norm(offset[:2]))
     return offset + [0.0, 0.0, np.clip(5.0 * (sideways - radius), 0.0, height)]
 
@@ -34,7 +34,7 @@ def yaw_of(quaternion: np.ndarray) -> float:
 
 
 def nearest_turn(angle: float, period: float) -> float:
-    """Return the equivalent of an angle within half a period of 0."""
+    """Return the equivalent angle that is within half a period of 0."""
     return float((angle + period / 2) % period - period / 2)
 
 
@@ -61,7 +61,7 @@ def turn_to(quaternion: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def action(offset: np.ndarray, grip: float, turn: np.ndarray = STILL) -> np.ndarray:
-    """Move by ``offset`` ``[3]`` as far as a step goes, open or close, turn ``[3]``: ``[7]``."""
+    """Make an action ``[7]`` of ``offset`` ``[3]``, clipped to a step, ``grip`` and ``turn``."""
     return np.concatenate([np.clip(offset / FULL_MOVE, -1.0, 1.0), turn, [grip]])
 
 
@@ -69,17 +69,17 @@ def action(offset: np.ndarray, grip: float, turn: np.ndarray = STILL) -> np.ndar
 def lift(obs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Lift the cube with a Panda arm under OSC_POSE delta control: action ``[7]`` in [-1, 1].
 
-    Down a funnel above the cube, close the fingers around it, up.
+    Descend through a funnel above the cube, close the fingers, and lift.
     """
     offset, width = obs["object"][:3] - obs["robot0_eef_pos"], fingers_width(obs)
     sideways = float(np.linalg.norm(offset[:2]))
 
-    # The funnel: 10 cm above the cube from afar, the lower the better centred.
+    # The funnel: 10 cm above the cube from afar, lower with better centring.
     height = np.clip(3.0 * (sideways - 0.01), 0.0, 0.1)
     move = action(offset + [0.0, 0.0, height], OPEN)
     around_cube = sideways < 0.015 and abs(offset[2]) < 0.025
     if around_cube:
-        # Balanced by the funnel, the pull cannot lose a cube that lags (6 cm wide by its corners).
+        # The funnel keeps the pull from losing a cube that lags (6 cm wide at its corners).
         move[2] += 0.45 * np.clip((0.07 - width) / 0.02, 0.0, 1.0)
         move[-1] = CLOSE
     return move
@@ -93,7 +93,7 @@ def stack(obs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Put the small cube onto the large one with a Panda arm: action ``[7]`` in [-1, 1]."""
     cube, base, eef = obs["object"][:3], obs["object"][7:10], obs["robot0_eef_pos"]
     to_base = base + [0.0, 0.0, STACKED] - cube
-    # Of the two ways to hold a cube, the one whose fingers stay clear of the other cube.
+    # Of the two ways to hold a cube, take the one whose fingers avoid the other cube.
     yaw = yaw_of(obs["object"][3:7])
     towards = np.arctan2(to_base[1], to_base[0])
     yaws = [nearest_turn(yaw + quarter * np.pi / 2, np.pi) for quarter in (0, 1)]
@@ -103,7 +103,7 @@ def stack(obs: Mapping[str, np.ndarray]) -> np.ndarray:
 
     offset, width = cube - eef, fingers_width(obs)
     around = np.linalg.norm(offset[:2]) < 0.015 and abs(offset[2]) < 0.02
-    if around and sideways < 0.015 and to_base[2] > -0.015:  # it stands there: let go
+    if around and sideways < 0.015 and to_base[2] > -0.015:  # it stands: let go
         rise = 0.05 if width > 0.06 else 0.0
         return action(np.array([0.0, 0.0, rise]), OPEN)
     if not around:
@@ -116,7 +116,7 @@ def stack(obs: Mapping[str, np.ndarray]) -> np.ndarray:
 PLACE = np.array([0.18, 0.38, 0.87])  # of a can that is about to stand in its part of the bins
 ROOM = np.array([0.05, 0.06])  # distance from there up to which a can is clear of the walls
 SIDES = {"left": 1.0, "right": -1.0}  # in y, which is to the left of the robot
-# Beside a can's middle and above it: there closed fingers are clear of the can, below its lid.
+# Offsets beside and above a can's middle where closed fingers avoid it, below its lid.
 BESIDE, RAISED = 0.08, 0.045
 
 
@@ -135,8 +135,8 @@ def can(obs: Mapping[str, np.ndarray], style: str | None = None) -> np.ndarray:
     reach = 0.05 if holds else 0.02  # a can in the hand lags behind it
     around = np.linalg.norm(offset[:2]) < reach and abs(offset[2]) < 0.01 + reach
     if (np.abs(way[:2]) < ROOM).all() and way[2] > -0.01:
-        # A success is when the hand is 4 cm off. It goes up once it is wider than the can, as
-        # demonstrations that end as the can falls would not show how to get there.
+        # Success needs the hand 4 cm away. Move up once the fingers are wider than the can; else
+        # demonstrations would end while it falls, and not show how to get there.
         rise = 0.05 if width > 0.06 else 0.0
         return action(np.array([0.0, 0.0, rise]), OPEN)
     if not around:
@@ -153,7 +153,7 @@ def _aside(offset: np.ndarray, width: float, side: float) -> tuple[np.ndarray, f
     """Choose the motion and the grip of a hand that goes around a can on one side."""
     aside = -side * offset[1]  # distance of the hand from the middle, on that side
     beside = offset + [0.0, side * BESIDE, RAISED]
-    if beside[2] > -0.02 and aside > -0.02:  # low enough to come from there
+    if beside[2] > -0.02 and aside > -0.02:  # low enough to approach
         if aside < 0.02:
             return offset, OPEN
         opens = width < 0.075 and aside > 0.05
@@ -185,7 +185,7 @@ def square_nut(obs: Mapping[str, np.ndarray]) -> np.ndarray:
         return action(above(offset, 0.1), OPEN, point_down(hand, along))
     if not holds:
         return action(offset, CLOSE)
-    # The square fits the peg in four ways: the hand turns the shortest way to one of them.
+    # The square fits the peg in four ways: turn to the nearest one.
     rest = nearest_turn(yaw, np.pi / 2)
     turn = np.array([0.0, 0.0, np.clip(-rest / FULL_TURN, -1.0, 1.0)])
     sideways = np.linalg.norm(to_peg[:2])

@@ -1,4 +1,4 @@
-"""robosuite's tasks: the environment, data of earlier versions, goals of arms, and fast forms."""
+"""robosuite's tasks: the environment, data of earlier versions, goals of arms, fast simulation."""
 
 from offrl.envs.robosuite.environment import RobosuiteEnv, tasks
 

@@ -26,7 +26,7 @@ from offrl.registry import ENVS, did_you_mean
 from offrl.robomimic.configs import FAST
 
 CAMERA = "agentview"
-FRAME_SIZE = 384  # pixels; a multiple of 16, as video encoders like it
+FRAME_SIZE = 384  # pixels; a multiple of 16 for video encoders
 MARK = np.array([0.0, 1.0, 0.2, 0.6], dtype=np.float32)  # red, green, blue, opacity
 
 
@@ -36,9 +36,9 @@ class RobosuiteEnv(DemonstratedGoals):
 
     The same seed gives the same initial state to the last bit. Only images need a renderer.
 
-    Steps take less than half of robosuite's time, resets two thirds and less, with the same bits
-    (``offrl.envs.robosuite.fast``); what these do not know is robosuite's own.
-    ``env_kwargs: {"offrl_fast": false}`` or ``OFFRL_FAST_SIM=0`` leaves all to robosuite.
+    Steps take less than half of robosuite's time, resets at most two thirds, with the same bits
+    (``offrl.envs.robosuite.fast``); robosuite's own code runs where these do not apply.
+    ``env_kwargs: {"offrl_fast": false}`` or ``OFFRL_FAST_SIM=0`` switches them off.
     """
 
     metadata = {"render_modes": ["rgb_array"]}
@@ -74,7 +74,7 @@ class RobosuiteEnv(DemonstratedGoals):
         self._step, self._scenes, self._sensors = choose_forms(self._env, wanted)
         self._renderer: Any = None
         self._marks: list[np.ndarray] = []
-        self._model_text: str | None = None  # of this episode's model, once asked for
+        self._model_text: str | None = None  # this episode's model, cached on request
         limits = (limit.astype(np.float32) for limit in self._env.action_spec)
         self.action_space = gymnasium.spaces.Box(*limits, dtype=np.float32)
         bounds: dict[str, Any] = {"u": (0, 255), "b": (0, 1)}
@@ -86,7 +86,7 @@ class RobosuiteEnv(DemonstratedGoals):
 
     @staticmethod
     def kwargs_of(env_args: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the arguments of ``env_args``, also of 1.2 to 1.4, as this version takes them."""
+        """Translate the arguments of ``env_args``, also of 1.2 to 1.4, for this version."""
         _check_task(env_args["env_name"], is_liberos="bddl_file" in env_args)
         return kwargs_for_installed(env_args)
 
@@ -96,14 +96,14 @@ class RobosuiteEnv(DemonstratedGoals):
         return self._env
 
     def observe_only(self, keys: Sequence[str] | None) -> None:
-        """Compute no observations but ``keys`` from the next reset on. ``None`` or none: all."""
+        """Compute only the observations ``keys`` from the next reset on. ``None`` or empty: all."""
         self._sensors.ask(keys if {*(keys or ())} <= self._sensed else None)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> ResetValues:
         super().reset(seed=seed)
         if seed is not None:
-            # robosuite draws from several generators; one new one in all their places makes the
-            # initial state a function of the seed. `hard_reset` rebuilds the model from it too.
+            # robosuite draws from several generators; replacing all by one new generator makes the
+            # initial state a function of the seed, also where `hard_reset` rebuilds the model.
             self._env.rng = np.random.default_rng(seed)
             samplers = [getattr(self._env, "placement_initializer", None)]
             while samplers:  # samplers of positions may be nested
@@ -135,8 +135,8 @@ class RobosuiteEnv(DemonstratedGoals):
         return {"model": self._model_text, "states": flat}
 
     def reset_to(self, state: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Go to a state of ``get_state``, without ``model`` in this scene. All robots are 1.5's."""
-        self._seed = None  # which says nothing of this state
+        """Set a state of ``get_state``; without ``model``, in this scene. All robots are 1.5's."""
+        self._seed = None  # it does not lead to this state
         if "model" in state:
             self._sensors.before_reset()
             self._scenes.load(state["model"])
@@ -153,11 +153,11 @@ class RobosuiteEnv(DemonstratedGoals):
             )
         self._env.sim.set_state_from_flattened(flat)
         self._env.sim.forward()
-        # Controllers pull towards where they were started: start them here.
+        # Controllers pull towards their initial state: restart them here.
         for robot in self._env.robots:
             for controller in robot.part_controllers.values():
                 controller.update_initial_joints(self._env.sim.data.qpos[controller.qpos_index])
-        # Sensors sample once per control step; looking again without this shifts their phase.
+        # Sensors sample once per control step; observing again without this shifts their phase.
         for sensor in self._env._observables.values():
             sensor.reset()
         self._sensors.look_again()
@@ -171,8 +171,8 @@ class RobosuiteEnv(DemonstratedGoals):
         return ArmGoals(self._env)
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """Return the action that follows the ``last`` one ``[A]`` while there is no next one: arms
-        and grippers stay as they are. Arms whose actions aim at no pose repeat the last one."""
+        """Return an action ``[A]`` after the ``last`` one that keeps arms and grippers as they are.
+        Arms whose actions do not aim at poses repeat the last one."""
         try:
             goals = self.goals
         except ValueError:
@@ -187,9 +187,9 @@ class RobosuiteEnv(DemonstratedGoals):
         return float(self._env.reward(None))
 
     def mark(self, positions: Sequence[np.ndarray]) -> None:
-        """Show a sphere at each of ``positions`` ``[3]`` (metres, in the world's frame) in what is
-        rendered until the episode ends, and none elsewhere. What is within it has reached the
-        position. The simulation knows nothing of this, nor do observations."""
+        """Show spheres at ``positions`` ``[3]`` (metres, in the world's frame) in rendered images
+        until the episode ends, instead of earlier ones. A point within a sphere has reached the
+        position. Simulation and observations do not change."""
         self._marks = [np.array(position, dtype=np.float64) for position in positions]
 
     def render(self, camera: str = CAMERA, size: int | tuple[int, int] = FRAME_SIZE) -> np.ndarray:
@@ -217,7 +217,7 @@ class RobosuiteEnv(DemonstratedGoals):
         for position in self._marks:
             sphere, radius = scene.geoms[scene.ngeom], np.full(3, REACHED)
             mujoco.mjv_initGeom(sphere, kind, radius, position, np.eye(3).ravel(), MARK)
-            sphere.emission = 0.6  # also where no light falls
+            sphere.emission = 0.6  # visible without light
             scene.ngeom += 1
         return self._renderer.render().copy()
 
@@ -252,7 +252,7 @@ class RobosuiteEnv(DemonstratedGoals):
 
 
 def _import_robosuite() -> Any:
-    """Import robosuite quietly, also where no rendering library is installed."""
+    """Import robosuite quietly, also without a rendering library."""
     if "robosuite" in sys.modules:
         return sys.modules["robosuite"]
     stub = types.ModuleType("cv2")
@@ -261,7 +261,7 @@ def _import_robosuite() -> Any:
     except ImportError:
         # OpenCV needs libGL to be imported; robosuite needs it only for windows on a screen.
         sys.modules["cv2"] = stub
-    # mujoco chooses a back end when imported, and cannot be imported with one that is not there.
+    # mujoco chooses a back end on import, which fails if that is missing.
     backend = os.environ.get("MUJOCO_GL") or working_backend() or "disabled"
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -1,9 +1,9 @@
-"""The goals of relative actions of robosuite's arms: the same motions as absolute actions.
+"""Conversion between relative and absolute actions of robosuite's arms.
 
-An arm under operational-space control (Khatib, 1987) takes a goal for its hand: relative to where
-the hand is (``input_type`` delta), scaled, or as a pose (absolute): a position in metres and a
-rotation vector in radians, both in the frame ``input_ref_frame``. All else in an action, such as
-the gripper's part, is the same in both. Import it after robosuite.
+An arm under operational-space control (Khatib, 1987) takes a goal for its hand: relative to the
+hand (``input_type`` delta), scaled, or absolute: a position in metres and a rotation vector in
+radians, in the frame ``input_ref_frame``. Other parts of an action, such as the gripper's, are the
+same in both. Import it after robosuite.
 """
 
 import copy
@@ -16,7 +16,7 @@ from scipy.spatial.transform import Rotation
 
 
 class ArmGoals:
-    """The goals of an environment's arms; ``ValueError`` if those are not given as said above."""
+    """The goals of an environment's arms; ``ValueError`` for other controllers than these."""
 
     def __init__(self, env: Any):
         self._env = env
@@ -31,14 +31,14 @@ class ArmGoals:
                 "with impedance_mode fixed is it known what actions aim at"
             )
         parts = [np.arange(part.start, part.stop) for *_, part in self._arms()]
-        self.motions = np.concatenate(parts)  # the numbers in an action that move arms
+        self.motions = np.concatenate(parts)  # indices of the action that move arms
 
     def are(self, input_type: str) -> bool:
         """Say whether all arms take ``delta`` or ``absolute`` actions."""
         return all(controller.input_type == input_type for _, controller, _ in self._arms())
 
     def absolute(self, action: np.ndarray) -> np.ndarray:
-        """Turn a relative action ``[A]`` in the present state into an absolute one."""
+        """Convert a relative action ``[A]`` in the present state to an absolute one."""
         goal = np.array(action, np.float64)
         for robot, controller, part in self._arms():
             robot.composite_controller.update_state()
@@ -48,8 +48,8 @@ class ArmGoals:
         return goal
 
     def relative(self, goal: np.ndarray) -> np.ndarray:
-        """Return the relative action ``[A]`` that in the present state aims at an absolute one. It
-        is beyond what the controller takes (``input_max``) where the goal is too far away."""
+        """Return the relative action ``[A]`` that in the present state has the goal of an absolute
+        one. It exceeds the controller's range (``input_max``) if the goal is too far away."""
         action = np.array(goal, np.float64)
         for robot, controller, part in self._arms():
             robot.composite_controller.update_state()
@@ -57,7 +57,7 @@ class ArmGoals:
             turn = Rotation.from_rotvec(goal[part][3:] if controller.use_ori else np.zeros(3))
             turn = turn * Rotation.from_matrix(orientation).inv()
             delta = np.concatenate([goal[part][:3] - position, turn.as_rotvec()])
-            # The action that stands for this motion, in metres and radians; not clipped.
+            # The action for this motion, unclipped.
             c, delta = controller, delta[: part.stop - part.start]
             scale = (c.output_max - c.output_min) / (c.input_max - c.input_min)
             middle = (c.input_max + c.input_min) / 2
@@ -65,8 +65,8 @@ class ArmGoals:
         return action
 
     def stand_still(self, last: np.ndarray | None) -> np.ndarray:
-        """Return the action ``[A]`` by which arms stay where they are, or go on to where the
-        ``last`` one, if absolute, sent them; all else stays as the last one had it."""
+        """Return the action ``[A]`` by which arms stay in place, or move on to the goal of the
+        ``last`` one if that is absolute; other parts are those of the last one."""
         action = np.zeros(self._env.action_dim) if last is None else np.array(last, np.float64)
         for robot, controller, part in self._arms():
             if controller.input_type == "delta":
@@ -79,7 +79,7 @@ class ArmGoals:
         return action
 
     def absolute_configs(self) -> Any:
-        """Return the ``controller_configs`` by which absolute actions do the same."""
+        """Return the ``controller_configs`` for absolute actions with the same motions."""
         configs = []
         for robot in self._env.robots:
             config = copy.deepcopy(robot.composite_controller_config)
@@ -109,7 +109,7 @@ def _pose(controller: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unlike(robot: Any, controller: Any) -> str | None:
-    """Say what of an arm is not as the module says; ``None`` if all is."""
+    """Name the setting of an arm that this module does not support, if any."""
     composite = robot.composite_controller
     if type(composite) is not CompositeController:
         return f"{robot.name} is controlled by {type(composite).__name__}"

@@ -1,7 +1,7 @@
-"""Translation of what robosuite 1.2 to 1.4 recorded for 1.5: environments' arguments, and models.
+"""Translation of environments' arguments and models of robosuite 1.2 to 1.4 for 1.5.
 
-Those versions described the controller of one arm, in the world's frame; 1.5 describes a whole
-robot's, in its base's frame. Their robots weigh and move as those of 1.5 do, under other names.
+Those versions describe the controller of one arm, in the world's frame; 1.5 describes that of a
+whole robot, in its base's frame. Robots have the same dynamics under other names.
 """
 
 import copy
@@ -29,14 +29,14 @@ DEFAULT = {
     "ramp_ratio": 0.2,
 }
 RENAMED = {"damping": "damping_ratio", "damping_limits": "damping_ratio_limits"}
-# The difference that 1.5 makes to the same actions.
+# Changes in 1.5 of the effect of the same actions.
 CHANGED = {
     "OSC_POSE": "an action without rotation holds the hand's present orientation, not the goal",
     "OSC_POSITION": "the hand holds its present orientation and is not kept pointing down",
     "IK_POSE": "inverse kinematics are another solver's, and give joint positions, not velocities",
 }
-EARLIER_OBJECTS = "offrl_earlier_objects"  # in env_kwargs: ``object`` is laid out as before 1.5
-# Sensors that came last among those of objects, and sensors that had another sign.
+EARLIER_OBJECTS = "offrl_earlier_objects"  # key of env_kwargs: lay ``object`` out as before 1.5
+# Sensors that were last among those of objects, and sensors that had another sign.
 LAST = ["cubeA_to_cubeB", "hinge_qpos", "handle_qpos"]
 LAST += ["payload_in_target_bin", "trash_in_trash_bin"]
 NEGATED = {"gripper_to_cube_pos"}
@@ -45,10 +45,9 @@ _OF_ROBOT = re.compile(r"(robot|gripper|mount|fixed_mount)\d+_")
 
 
 def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the ``env_kwargs`` of ``env_args`` as robosuite 1.5 takes them.
-
-    Those of 1.2 to 1.4 are known by ``env_version``, and where there is none by the controller of
-    an arm in place of a robot's; others, and controllers that are not robosuite's, stay the same.
+    """Translate the ``env_kwargs`` of ``env_args`` for robosuite 1.5. Those of 1.2 to 1.4 have such
+    an ``env_version`` or, without any, an arm's controller instead of a robot's; others, and
+    controllers that are not robosuite's, stay the same.
     """
     from robosuite.controllers.composite import composite_controller_factory as factory
     from robosuite.environments.base import REGISTERED_ENVS
@@ -73,7 +72,7 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
     kwargs[EARLIER_OBJECTS] = True
     if "mount_types" in kwargs:
         kwargs["base_types"] = kwargs.pop("mount_types")
-    for name in ("renderer", "renderer_config"):  # no window opens, and 1.5 has others
+    for name in ("renderer", "renderer_config"):  # 1.5 has others, and no window opens
         kwargs.pop(name, None)
     if any(config["type"] == "JOINT_VELOCITY" for config in flat):
         _mend_joint_velocity()
@@ -82,7 +81,7 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dicts(configs: Any) -> Iterator[Any]:
-    """List the controllers of all arms: of one, of each robot, or of each robot's both arms."""
+    """Yield the controllers of all arms: of one, of each robot, or of each robot's two arms."""
     if isinstance(configs, (list, tuple)):
         for config in configs:
             yield from _dicts(config)
@@ -91,7 +90,7 @@ def _dicts(configs: Any) -> Iterator[Any]:
 
 
 def _robot_controller(config: Any, robot: str, has_grippers: bool) -> dict[str, Any]:
-    """Make a robot's composite controller from that of its arm or those of ``[right, left]``."""
+    """Make a robot's composite controller of that of its arm or those of ``[right, left]``."""
     from robosuite.utils.robot_utils import check_bimanual
 
     arms = ["right", "left"] if check_bimanual(robot) else ["right"]
@@ -112,8 +111,8 @@ def _robot_controller(config: Any, robot: str, has_grippers: bool) -> dict[str, 
 
 
 def _mend_joint_velocity() -> None:
-    """Make robosuite's joint velocity controller usable: 1.5 assigns to a property that has no
-    setter, and asks an array whether it is true. Nobody can have made one otherwise."""
+    """Repair robosuite's joint velocity controller, which cannot be made in 1.5: it assigns to a
+    property without a setter, and takes the truth value of an array."""
     from robosuite.controllers.parts.controller import Controller
     from robosuite.controllers.parts.generic import JointVelocityController
 
@@ -147,9 +146,9 @@ def _say_what_changed(env_name: str, recorded: str | None, configs: list[Any]) -
 
 
 def lay_out_as_earlier(env: Any) -> None:
-    """Put objects' sensors in the order of 1.2 to 1.4, with the signs of then: policies that were
-    trained with these read ``object`` so. A sensor that reads another one then follows it; in 1.5
-    it sees what the other one saw a step ago."""
+    """Give objects' sensors the order and signs of 1.2 to 1.4, for policies that were trained with
+    these. A sensor that reads another one then comes after it; in 1.5 it reads the value of the
+    last step."""
     from robosuite.utils.observables import sensor
 
     set_up = env._setup_observables
@@ -167,7 +166,7 @@ def lay_out_as_earlier(env: Any) -> None:
 
 
 def earlier_order(names: Sequence[str]) -> list[str]:
-    """Sort 1.5's sensors as in 1.2 to 1.4: each object's pose, then that to a hand; ``LAST``."""
+    """Sort 1.5's sensors as in 1.2 to 1.4: by object its pose and that to a hand; then ``LAST``."""
 
     def thing(name: str) -> str:
         return re.sub(r"(_to_robot\d+_\w*eef)?_(pos|quat)$", "", name)
@@ -182,13 +181,13 @@ def earlier_order(names: Sequence[str]) -> list[str]:
 
 
 def is_earlier(text: str) -> bool:
-    """Say whether a model (MJCF) is one of robosuite 1.2 to 1.4."""
+    """Say whether a model (MJCF) is of robosuite 1.2 to 1.4."""
     return _OLD_MODEL.search(text) is not None
 
 
 def model_for_installed(text: str, present: str) -> str:
-    """Put the robots of the ``present`` model of the same task in place of those of a model of
-    robosuite 1.2 to 1.4; all else stays as it was recorded.
+    """Replace the robots in a model of robosuite 1.2 to 1.4 by those of the ``present`` model of
+    the same task; keep all else as recorded.
 
     Raises ``ValueError``, which says why, where the two do not fit together.
     """

@@ -1,7 +1,7 @@
 """Several environments at once, for learning while acting. No torch in here.
 
-``make_vector_env`` takes the form that is fastest. A list and processes give the same bits and
-restore each other's states, so that what a measurement says changes no result.
+``make_vector_env`` chooses the fastest form by a measurement, which changes no result: a list and
+processes give the same bits and restore each other's states.
 """
 
 import importlib
@@ -31,9 +31,9 @@ __all__ = ["GymnasiumVector", "ListVector", "Setup", "Stepped", "VectorEnv", "ma
 
 log = logging.getLogger(__name__)
 
-MESSAGES = 500e-6  # seconds that messages add to a step in processes, at most
+MESSAGES = 500e-6  # largest time in seconds that messages add to a step in processes
 MEASURED = 20  # steps whose time is measured
-PATIENCE_S = 30.0  # for these steps; slower environments are put into processes
+PATIENCE_S = 30.0  # time limit for these steps; slower environments run in processes
 
 
 def make_vector_env(
@@ -45,16 +45,16 @@ def make_vector_env(
     terminate_on_success: bool = False,
     timeout: float = 300.0,
 ) -> VectorEnv:
-    """Make N environments: in gymnasium's own vectorised form if there is one and nothing is asked
-    that it cannot do, else in processes if that saves more time than messages cost, else in a list.
+    """Make N environments: in gymnasium's own vectorised form if there is one that supports the
+    arguments, else in processes if that saves more time than messages cost, else in a list.
 
-    env_args, obs_keys: see ``make_env``; observations hold these keys alone.
-    seed: determines every episode: those of list and processes one by one.
-    horizon: steps after which an episode is truncated; ``None``: the environment says.
-    terminate_on_success: whether a success ends an episode as terminated.
-    timeout: seconds without an answer after which one in a process of its own begins anew.
+    env_args, obs_keys: see ``make_env``; observations have only these keys.
+    seed: determines all episodes; in a list and in processes each has its own seed.
+    horizon: steps after which an episode is truncated; ``None``: the environment's limit.
+    terminate_on_success: let a success terminate an episode.
+    timeout: seconds without an answer after which an environment in a process is restarted.
 
-    Raises ``ValueError`` for what makes no environment.
+    Raises ``ValueError`` if the environment cannot be made.
     """
     check_modules(env_args)
     if num_envs < 1 or (horizon is not None and horizon < 1):
@@ -70,13 +70,13 @@ def make_vector_env(
 
 
 def _native(setup: Setup) -> GymnasiumVector | None:
-    """Make environments in gymnasium's own vectorised form, if one can do what is asked."""
+    """Make environments in gymnasium's own vectorised form, if it supports the setup."""
     env_args, num_envs, name = setup.env_args, setup.num_envs, str(setup.env_args.get("env_name"))
     is_plain = env_args.get("type", 2) in (2, "gymnasium") and not env_args.get("wrappers")
     if num_envs == 1 or not is_plain:
         return None
     if ":" in name:  # the module registers it
-        with suppress(ImportError):  # which is said where it is made
+        with suppress(ImportError):  # reported where it is made
             importlib.import_module(name.split(":")[0])
     spec = gymnasium.registry.get(name.rsplit(":", 1)[-1])
     if spec is None or spec.vector_entry_point is None:
@@ -88,7 +88,7 @@ def _native(setup: Setup) -> GymnasiumVector | None:
     entry_point = spec.vector_entry_point
     module = entry_point if isinstance(entry_point, str) else entry_point.__module__
     if setup.terminate_on_success and not module.startswith("gymnasium.envs."):
-        return None  # a success may be reported, and ends no episode there
+        return None  # there a success does not end an episode
     try:
         mode: Any = "vector_entry_point"
         vector = gymnasium.make_vec(name, num_envs, vectorization_mode=mode, **env_kwargs)
@@ -121,10 +121,10 @@ def _episodic(setup: Setup, timeout: float) -> EpisodicVector:
 
 
 def _cost(setup: Setup) -> float:
-    """Measure the seconds of a step in one environment, which is tried in another process: infinite
-    if it hangs there or ends it, 0 if it cannot be stepped, as a list then says."""
+    """Measure the seconds of a step in another process: infinite if the environment hangs or
+    crashes there, 0 if it raises an error, which a list will report."""
     if multiprocessing.current_process().daemon:
-        return 0.0  # it may have no children
+        return 0.0  # this process may have no children
     with closing(Child("fork", _measure, [setup._replace(num_envs=1)], *WORDING)) as child:
         result = child.receive() if wait([child], PATIENCE_S) else ChildProcessError("it hangs")
     if isinstance(result, ChildProcessError):
@@ -134,8 +134,8 @@ def _cost(setup: Setup) -> float:
 
 
 def _measure(channel: Channel, setup: Setup) -> None:
-    """Send the seconds of a step: the median, as other programs may be in the way."""
-    logging.disable()  # messages come when the environments are made for good
+    """Send the median seconds of a step, as other programs may disturb some."""
+    logging.disable()  # messages are logged when the environments are made later
     warnings.simplefilter("ignore")
     seconds = []
     with closing(ListVector(setup)) as one:

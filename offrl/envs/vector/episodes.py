@@ -1,7 +1,6 @@
-"""Environments of which every episode has a seed of its own.
-
-A running episode is a function of its seed and its actions. So that is what is stored of it: it is
-rebuilt by acting once more, in simulators that need not know how to store themselves.
+"""Environments in which every episode has a seed of its own. A running episode is a function of its
+seed and its actions. So only these are stored, and the episode is rebuilt by repeating the actions,
+which needs no support by simulators.
 """
 
 import logging
@@ -21,7 +20,7 @@ from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_fo
 
 log = logging.getLogger(__name__)
 
-SILENT_S = 60.0  # after which a warning says which environment is waited for
+SILENT_S = 60.0  # seconds before a warning that names the environment
 
 Running = tuple[int, np.ndarray]  # a running episode: its number, and its actions ``[T, A]``
 
@@ -38,7 +37,7 @@ class Setup(NamedTuple):
 
 
 def episode_seed(seed: int, number: int, episode: int) -> int:
-    """Return the seed that environment ``number`` is reset with for its episode ``episode``."""
+    """Return the reset seed of environment ``number`` for its episode ``episode``."""
     sequence = np.random.SeedSequence(seed, spawn_key=(number, episode))
     return int(sequence.generate_state(1)[0])
 
@@ -46,7 +45,7 @@ def episode_seed(seed: int, number: int, episode: int) -> int:
 class SeededEnvs:
     """The environments ``numbers`` of a vector, in this process.
 
-    envs: environments that are there already; ``None``: those of ``setup`` are made.
+    envs: existing environments; ``None``: make those of ``setup``.
     first: the number of the first episode of each.
     """
 
@@ -64,12 +63,12 @@ class SeededEnvs:
         self.is_limited = limit is not None or setup.horizon is not None
         name = setup.env_args["env_name"]
         self.contract = Contract(name, numbers, *self.spaces()[:2], setup.obs_keys)
-        self.row = 0  #: The environment that acts now, or did so last.
+        self.row = 0  #: The environment that is stepped now, or was last.
         self._episode = [first - 1] * len(numbers)
         self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # of the running episodes
 
     def spaces(self) -> tuple[gymnasium.Space, gymnasium.Space, bool]:
-        """Return the spaces of one environment, and whether its episodes are known to end."""
+        """Return the spaces of one environment, and whether it has a time limit."""
         return self._envs[0].observation_space, self._envs[0].action_space, self.is_limited
 
     def reset(self) -> Batch:
@@ -77,7 +76,7 @@ class SeededEnvs:
         return self._joined([self._begin(row, self._episode[row] + 1) for row in rows])
 
     def step(self, actions: np.ndarray) -> Stepped:
-        """Act with ``actions`` as they come from ``Contract.actions``."""
+        """Step with ``actions`` that ``Contract.actions`` has checked."""
         results = [self._act(row, action) for row, action in enumerate(actions)]
         seen, given, *flags = zip(*results, strict=True)
         terminated, truncated, successes = map(np.array, flags, (bool, bool, np.int8))
@@ -119,7 +118,7 @@ class SeededEnvs:
         env, taken = self._envs[row], self._actions[row]
         taken.append(action)
         try:
-            # A copy: some write to what they are given.
+            # A copy: some environments write to actions.
             values = env.step(action.copy() if action.shape else action.item())
             obs, reward, terminated, truncated, _ = stepped(values)
             success = said_success(env.is_success()["task"])
@@ -133,7 +132,7 @@ class SeededEnvs:
         return obs, reward, terminated, truncated, -1 if success is None else int(success)
 
     def _replay(self, row: int, episode: int, actions: np.ndarray) -> Batch:
-        """Return what is observed after these actions of an episode, which does not end before."""
+        """Repeat the actions of an unfinished episode, and return the observation after them."""
         obs = self._begin(row, episode)
         for action in actions:
             obs, _, terminated, truncated, _ = self._act(row, action)
@@ -151,9 +150,9 @@ class SeededEnvs:
 
 
 class EpisodicVector(VectorEnv):
-    """The base of lists and processes, which give the same bits and restore each other's states."""
+    """The base of lists and processes, which give equal bits and restore each other's states."""
 
-    _parts: Sequence[Sequence[int]]  # the environments that each of several ``SeededEnvs`` has
+    _parts: Sequence[Sequence[int]]  # numbers of the environments in each ``SeededEnvs``
 
     def __init__(self, setup: Setup):
         self.env_args, self.num_envs, self._seed = dict(setup.env_args), setup.num_envs, setup.seed
@@ -222,7 +221,7 @@ class EpisodicVector(VectorEnv):
 class ListVector(EpisodicVector):
     """Environments in this process, one stepped after the other.
 
-    envs: environments that are there already; ``None``: those of ``setup`` are made.
+    envs: existing environments; ``None``: make those of ``setup``.
     """
 
     def __init__(self, setup: Setup, envs: Sequence[gymnasium.Env] | None = None):
@@ -230,7 +229,7 @@ class ListVector(EpisodicVector):
         self._parts = [range(self.num_envs)]
         self._episodes = SeededEnvs(setup, self._parts[0], envs)
         self._learn_spaces()
-        self._asked: float | None = None  # when, while an answer is waited for
+        self._asked: float | None = None  # time of the call that is waited for
         threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True).start()
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -245,7 +244,7 @@ class ListVector(EpisodicVector):
 
 
 def _watch(own: "weakref.ref[ListVector]") -> None:
-    """Warn once of each environment that is waited for, as long as there is a list."""
+    """Warn once of each environment that does not answer, until the list is deleted."""
     said = None
     while (vector := own()) is not None:
         asked = vector._asked

@@ -1,4 +1,4 @@
-"""Several environments at once: what they are asked for, and what is checked on the way."""
+"""The interface of several environments at once, and checks of their values."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -14,26 +14,26 @@ from offrl.config.online import LONGEST_EPISODE
 from offrl.envs import say_once
 
 Batch = dict[str, np.ndarray]
-# Observations that are kept, also where networks do not see them.
+# Observations that are kept even if networks do not see them.
 BESIDES = (ACTION_MASK, "achieved_goal", "desired_goal")
 
 
 class Stepped(NamedTuple):
     """The results of a step in N environments."""
 
-    obs: Batch  #: ``{key: [N, ...]}``, what is observed now, and acted on next.
+    obs: Batch  #: ``{key: [N, ...]}``, the observations to act on next.
     rewards: np.ndarray  #: ``[N]``
     terminated: np.ndarray  #: ``[N]``, bool.
     truncated: np.ndarray  #: ``[N]``, bool: time limits.
-    successes: np.ndarray  #: ``[N]``, int8: 1, 0, or -1 where nothing is said of success.
-    #: ``[N]``, bool: false where an action had no effect, as it only began the next episode.
+    successes: np.ndarray  #: ``[N]``, int8: 1, 0, or -1 if success is not reported.
+    #: ``[N]``, bool: false where an action had no effect because it only began an episode.
     is_step: np.ndarray
-    #: By environment, the last observation ``{key: [...]}`` of an episode, if the next one began.
+    #: The last observation ``{key: [...]}`` of an episode, by environments that began the next.
     final_obs: dict[int, Batch]
 
     @property
     def begins(self) -> np.ndarray:
-        """``[N]``, bool: where an episode begins with ``obs``."""
+        """``[N]``, bool: true where an episode begins with ``obs``."""
         begins = ~self.is_step
         if self.final_obs:
             begins[list(self.final_obs)] = True
@@ -41,35 +41,35 @@ class Stepped(NamedTuple):
 
 
 class VectorEnv(ABC):
-    """N environments that are stepped together, and begin their next episode by themselves.
+    """N environments that are stepped together, and begin their next episodes by themselves.
 
-    Observations, actions and rewards are arrays with one row for each environment. Arrays that it
-    returned are never written to again. Whatever is wrong with one of them is a ``ValueError`` that
-    names the environment, its number and the observation; after that it can only be closed.
+    Observations, actions and rewards are arrays with one row per environment. It never writes to
+    arrays that it has returned. Errors are ``ValueError`` with the names of the environment and the
+    observation, and the environment's number; after one it can only be closed.
     """
 
     num_envs: int
-    observation_space: gymnasium.spaces.Dict  #: Of one environment.
-    action_space: Any  #: Of one environment, a ``gymnasium.Space``.
-    env_args: dict[str, Any]  #: Of one environment, see ``make_env``.
-    num_restarts = 0  #: How often environments hung, and began anew in another process.
+    observation_space: gymnasium.spaces.Dict  #: That of one environment.
+    action_space: Any  #: That of one environment, a ``gymnasium.Space``.
+    env_args: dict[str, Any]  #: Those of one environment, see ``make_env``.
+    num_restarts = 0  #: The number of environments that hung and were restarted.
 
     @abstractmethod
     def reset(self) -> Batch:
-        """Begin an episode in each environment, the next one if there was one already."""
+        """Begin the next episode in each environment. Returns observations ``{key: [N, ...]}``."""
 
     @abstractmethod
     def step(self, actions: Any) -> Stepped:
-        """Act with ``[N, A]``, or integers ``[N]`` for a ``Discrete`` space; nothing is clipped."""
+        """Step with actions ``[N, A]``, or integers ``[N]`` for a ``Discrete`` space, unclipped."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return all that ``restore`` needs: nested dicts of arrays, numbers and strings.
+        """Return the state for ``restore``: nested dicts of arrays, numbers and strings. Raises
         ``ValueError`` if the environments cannot be stored."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> Batch:
-        """Go on from a ``state()`` with the same bits. Returns what is observed there."""
+        """Continue from a ``state()`` with the same bits. Returns the observations there."""
 
     @abstractmethod
     def close(self) -> None:
@@ -77,10 +77,10 @@ class VectorEnv(ABC):
 
 
 class Contract:
-    """Checks that observations and actions of N environments are what their spaces promise.
+    """Checks that observations and actions of N environments fit their spaces.
 
     numbers: of the environments, for messages.
-    obs_keys: the observations that are wanted; ``None`` for all.
+    obs_keys: the observations to keep; ``None``: all.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Contract:
         for what, space in {**spaces, "action": action_space}.items():
             if not _is_of_numbers(space):
                 raise ValueError(f"{env_name}: {what!r} is {space}, not an array of numbers")
-            if not isinstance(what, str) or "." in what:  # of which no network can be named
+            if not isinstance(what, str) or "." in what:  # networks cannot have such names
                 raise ValueError(f"{env_name}: rename observation {what!r} to text without a dot")
         self._actions_shape = (len(numbers), *action_space.shape)
         self._floats = [key for key, space in spaces.items() if space.dtype.kind == "f"]
@@ -130,9 +130,8 @@ class Contract:
         return f"{self.env_name}, environment {self._numbers[row]}"
 
     def observed(self, obs: Any, lead: tuple[int, ...] = ()) -> Batch:
-        """Copy the observations that are wanted, once they are of the right shapes and types.
-
-        lead: ``(N,)`` if they are those of all environments."""
+        """Copy the observations to keep after checking shapes and types. lead: ``(N,)`` if they are
+        those of all environments."""
         obs = obs if isinstance(obs, Mapping) else {"flat": obs}
         who = f"{self.env_name}, all environments: " if lead else ""
         copies = {}
@@ -153,7 +152,7 @@ class Contract:
         return copies
 
     def check_numbers(self, obs: Batch, rewards: np.ndarray | None = None) -> None:
-        """Refuse NaN and infinity in what all environments gave."""
+        """Refuse NaN and infinity in observations and rewards."""
         if key := self._not_finite(obs):
             raise ValueError(
                 f"{self._culprit(obs[key])}: the observation {key!r} is {NOT_FINITE}; {REMEDY}"
@@ -178,7 +177,7 @@ class Contract:
             )
 
     def actions(self, actions: Any) -> np.ndarray:
-        """Copy actions that fit the space."""
+        """Copy actions after checking shape, type and values."""
         values, dtype = np.asarray(actions), self.action_space.dtype
         if values.shape != self._actions_shape:
             raise ValueError(
@@ -202,7 +201,7 @@ def _is_of_numbers(space: Any) -> bool:
 
 
 def check_form(state: Mapping[str, Any], form: str, env_name: str, num_envs: int) -> None:
-    """Refuse a state that another kind of ``VectorEnv`` stored, or one of other environments."""
+    """Refuse a state of another kind of ``VectorEnv``, or of another number of environments."""
     stored = state.get("form")
     if stored != form:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Vectors of environments that are gymnasium's own, or made with its API, and copies of them."""
+"""Vectors of environments with gymnasium's own API, and snapshots of them."""
 
 import copy
 import logging
@@ -20,12 +20,12 @@ CONSTANT = ("spec", "metadata")
 
 
 def snapshot(env: gymnasium.vector.VectorEnv) -> dict[str, Any]:
-    """Copy all attributes of ``env``, and of what it wraps, to nested dicts and lists of arrays,
-    numbers and strings. ``ValueError`` if they are not all of its state."""
+    """Copy all attributes of ``env``, and of the environments in it, to nested dicts and lists of
+    arrays, numbers and strings. ``ValueError`` if these cannot be its whole state."""
     arrays: dict[str, np.ndarray] = {}
     stored = _stored(env, "", arrays)
     for (name, one), (other_name, other) in combinations(arrays.items(), 2):
-        if np.may_share_memory(one, other):  # a step may write to both at once
+        if np.may_share_memory(one, other):  # a step may write to both
             raise ValueError(f"its {name} and {other_name} are parts of the same array")
     return stored
 
@@ -43,7 +43,7 @@ def _stored(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         arrays[name] = value
         return value.copy()
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        return np.asarray(value)  # which keeps its type
+        return np.asarray(value)  # keeps its type
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)):
@@ -54,8 +54,8 @@ def _stored(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def put_back(now: Any, stored: Any) -> Any:
-    """Make a vector, made with the same arguments, what it was at its ``snapshot``. Returns what
-    stands in the place of ``now``: itself if it is an object with a state."""
+    """Restore a ``snapshot`` in a vector that was made with the same arguments. Returns the value
+    that replaces ``now``: itself if it is an object with a state."""
     if isinstance(now, gymnasium.vector.VectorEnv):
         for key, item in stored.items():
             setattr(now, key, put_back(getattr(now, key, None), item))
@@ -79,16 +79,16 @@ log = logging.getLogger(__name__)
 
 
 class GymnasiumVector(VectorEnv):
-    """A ``gymnasium.vector.VectorEnv`` that is there already, of any autoreset mode.
+    """An existing ``gymnasium.vector.VectorEnv``, of any autoreset mode.
 
-    Where it begins episodes by itself the seed determines the first ones, and it goes on from
-    there. Success is what ``infos`` says under ``is_success`` or ``success``. It can be stored if
-    all that it is made of are numbers, arrays and generators of random numbers.
+    If the vector resets by itself, the seed determines only the first episodes. Success is
+    ``is_success`` or ``success`` in ``infos``. The vector can be stored if it consists of numbers,
+    arrays and random number generators only.
 
-    env_args: of one environment; by default what the vector itself knows.
-    obs_keys: the observations that are wanted; ``None`` for all.
-    horizon, terminate_on_success: as in ``make_vector_env``. The vector ends its episodes itself,
-        so that a horizon is refused, and a success that ends none is warned of.
+    env_args: those of one environment; by default of the vector's spec.
+    obs_keys: the observations to keep; ``None``: all.
+    horizon, terminate_on_success: as in ``make_vector_env``. As the vector ends episodes itself, a
+        horizon is refused, and a success that does not end an episode gives a warning.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class GymnasiumVector(VectorEnv):
         return found
 
     def _renewed(self, raw: Any, ended: np.ndarray, infos: Any) -> tuple[dict[int, Batch], Any]:
-        """Return last observations of episodes, and all once the next ones have begun."""
+        """Return the last observations of ended episodes, and all observations after resets."""
         if self._mode is AutoresetMode.DISABLED:
             last = self._contract.observed(raw, (self.num_envs,))
             raw, _ = self._call("reset", options={"reset_mask": ended.copy()})
@@ -260,8 +260,8 @@ class GymnasiumVector(VectorEnv):
 
 
 class _Checked(gymnasium.Wrapper):
-    """One of a list, which makes bools of whatever it says (as an ``AsyncVectorEnv`` does, out of
-    reach), and may write to an observation that it returned when it begins anew."""
+    """Checks an environment in a list: the vector converts flags to bools (an ``AsyncVectorEnv``'s
+    cannot be checked), and resets may write to observations that were returned."""
 
     def step(self, action: Any) -> Any:
         obs, *rest = stepped(self.env.step(action))

@@ -1,4 +1,4 @@
-"""Environments of which every episode has a seed of its own, in processes."""
+"""Environments in processes, in which every episode has a seed of its own."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from offrl.processes import Child, answer, wait
 
 log = logging.getLogger(__name__)
 
-START_S = 60.0  # for a process to start, or longer if its answers may take longer
+START_S = 60.0  # seconds for a process to start, at least
 HOPELESS = 5
 FAR = 10**9  # between the numbers of episodes before and after a restart
 WORDING = "steps environments", "use fewer environments"
@@ -25,9 +25,9 @@ WORDING = "steps environments", "use fewer environments"
 class ProcessVector(EpisodicVector):
     """Environments in as many processes as there are cores: a step is one message to each process.
 
-    A process that is silent for ``timeout`` seconds is ended, and its environments begin new
-    episodes in another one: they make no step then. ``ChildProcessError`` if one of them has to do
-    so ``HOPELESS`` times before it comes to the end of an episode.
+    A process without an answer for ``timeout`` seconds is ended, and its environments begin new
+    episodes in another one, without a step. ``ChildProcessError`` if one of them is restarted
+    ``HOPELESS`` times without ending an episode.
     """
 
     def __init__(self, setup: Setup, num_processes: int | None = None, timeout: float = 300.0):
@@ -37,7 +37,7 @@ class ProcessVector(EpisodicVector):
         self._timeout = timeout
         self._children: list[Child] = []
         self._is_asking = False
-        self._num_hung = np.zeros(self.num_envs, dtype=np.int64)  # since it last ended an episode
+        self._num_hung = np.zeros(self.num_envs, dtype=np.int64)  # since an episode's end
         self._backend = "disabled"
         try:
             if renders_observations(self.env_args):
@@ -54,7 +54,7 @@ class ProcessVector(EpisodicVector):
         return Child("spawn", answer, work, *WORDING, {"MUJOCO_GL": self._backend})
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        if self._is_asking:  # their next answers are those to an earlier question
+        if self._is_asking:  # their next answers belong to an earlier call
             raise ValueError(
                 f"{self.env_args['env_name']}: a step was left in its middle; make the "
                 "environments anew and restore their last state"
@@ -65,7 +65,7 @@ class ProcessVector(EpisodicVector):
         seconds = self._timeout
         if method == "spaces":
             seconds = max(seconds, START_S)
-        elif method == "restore":  # one episode after the other is acted once more
+        elif method == "restore":  # episodes are repeated one after the other
             seconds *= max(map(len, self._parts))
         until, answers = time.monotonic() + seconds, []
         for number in range(len(self._parts)):
@@ -77,7 +77,7 @@ class ProcessVector(EpisodicVector):
         return answers
 
     def _answer(self, number: int, seconds: float) -> Any:
-        """Return the answer of a process; ``None``: it gave none in time."""
+        """Return the answer of a process; ``None`` if it comes too late."""
         child = self._children[number]
         if not wait([child], max(0.0, seconds)):
             return None
@@ -93,7 +93,7 @@ class ProcessVector(EpisodicVector):
         return f"{self.env_args['env_name']}, environments {which}"
 
     def _begin_anew(self, number: int, method: str, seconds: float) -> Any:
-        """End a process that hung, and return an answer of another one, with new episodes."""
+        """Replace a hung process by another one with new episodes, and return its answer."""
         part, obs = self._parts[number], None
         said = f"{self._named(number)}: no answer for {seconds:g} s"
         while obs is None:
@@ -123,7 +123,7 @@ class ProcessVector(EpisodicVector):
 
 
 def _make_answer(*arguments: Any) -> Callable[[tuple[str, tuple[Any, ...]]], Any]:
-    memory = FreedMemory()  # of models: resets compile one after the other
+    memory = FreedMemory()  # of models, which resets compile
     episodes = SeededEnvs(*arguments)
 
     def respond(message: tuple[str, tuple[Any, ...]]) -> Any:

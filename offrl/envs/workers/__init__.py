@@ -1,4 +1,4 @@
-"""Episodes in worker processes, or in Ray's actors."""
+"""Runs episodes in worker processes, or in Ray actors."""
 
 from offrl.acting.episode import EpisodeRequest, EpisodeResult
 from offrl.envs.workers.actors import RayPool, pools

@@ -1,7 +1,6 @@
-"""Episodes in Ray's actors, on one machine or many.
-
-An actor has the environment and the policy, and plays whole episodes: no message is sent for a
-step. It calls the policy as ``EnvPool`` does, so that results are the same to the bit.
+"""Episodes in Ray actors, on one machine or many. An actor has the environment and the policy, and
+plays whole episodes without messages per step. It calls the policy as ``EnvPool`` does, so that
+results are bit-identical.
 """
 
 import logging
@@ -28,13 +27,13 @@ from offrl.processes import in_words
 
 log = logging.getLogger(__name__)
 
-START_S = 120.0  # for an actor to start; it may have to wait for a CPU
+START_S = 120.0  # seconds for an actor to start, which may wait for a CPU
 
 
 @contextmanager
 def pools(address: str | None) -> Iterator[type[EnvPool]]:
-    """Choose the class of pools: one that runs episodes in processes of this machine or, with an
-    address (``cluster.connected``), in actors of Ray, which is connected in the block."""
+    """Yield the class of pools to use: ``EnvPool``, with processes of this machine, or, with an
+    address (``cluster.connected``), ``RayPool``, with a connection to Ray for the block."""
     if address is None:
         yield EnvPool
         return
@@ -43,15 +42,15 @@ def pools(address: str | None) -> Iterator[type[EnvPool]]:
 
 
 class RayPool(EnvPool):
-    """An ``EnvPool`` of actors of Ray (``cluster.connected``), each with one CPU and the policy.
+    """An ``EnvPool`` of Ray actors (``cluster.connected``), each with one CPU and the policy.
 
-    num_workers: the number of actors; ``None``: one for each CPU of the cluster, and never more. It
-        falls to the number of those that find a free CPU.
+    num_workers: the number of actors; ``None``: one for each CPU of the cluster, which is also the
+        maximum. Actors that find no free CPU are not used.
     """
 
     _workers: dict[int, tuple[Any, Future]]  # type: ignore[assignment]  # actors, their reports
-    _episodes: dict[int, Future]  # the last one of each worker
-    _policy: Any  # a reference to it
+    _episodes: dict[int, Future]  # the last episode of each worker
+    _policy: Any  # Ray's reference to the policy
 
     @staticmethod
     def _at_once(num_workers: int | None) -> int:
@@ -67,7 +66,7 @@ class RayPool(EnvPool):
         return super().run(requests, policy)
 
     def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
-        for slot in range(min(self.num_workers, num_episodes)):  # each has a policy of its own
+        for slot in range(min(self.num_workers, num_episodes)):  # each actor has a policy
             self._start(slot)
         wait([report for _, report in self._workers.values()], START_S)
         waiting = [slot for slot, (_, report) in self._workers.items() if not report.done()]
@@ -79,7 +78,7 @@ class RayPool(EnvPool):
             self.num_workers = len(self._workers)
             log.warning(f"workers reduced to {self.num_workers}: the cluster has no more free CPUs")
         for _, report in self._workers.values():
-            if not report.exception():  # else its episode says why
+            if not report.exception():  # else its episode reports why
                 cluster.check_versions(report.result())
         return range(min(len(self._workers), num_episodes))
 
@@ -93,7 +92,7 @@ class RayPool(EnvPool):
     def _assign(self, slot: int, request: EpisodeRequest, attempt: int, policy: Policy) -> None:
         self._start(slot)
         self._jobs[slot] = request, attempt
-        # In a list, so that Ray does not read it anew for each episode.
+        # In a list, so that Ray does not load the policy for each episode.
         self._episodes[slot] = self._workers[slot][0].play.remote(request, [self._policy]).future()
 
     def _messages(self) -> Iterator[tuple[int, EpisodeResult | Failure]]:
@@ -102,7 +101,7 @@ class RayPool(EnvPool):
             slot = slots[episode]
             if error := episode.exception():
                 why = f"worker lost: {cluster.reason_of(error):.300}"
-                if "Worker exit" in str(error):  # Ray knows no more
+                if "Worker exit" in str(error):  # Ray's message has no details
                     silent = f"silent for {self.timeout:g} s"
                     why = f"worker ended (killed, out of memory or {silent})"
                 yield slot, Failure(why)
@@ -112,7 +111,7 @@ class RayPool(EnvPool):
                 say_once(*notice)
             if isinstance(outcome, Exception):
                 raise outcome
-            # An actor that replaced another one is not checked yet.
+            # A replacement actor is not checked yet.
             cluster.check_versions(self._workers[slot][1].result())
             yield slot, outcome
 
@@ -123,7 +122,7 @@ class RayPool(EnvPool):
 
 
 class EpisodeActor(cluster.RayActor):
-    """Plays episodes with a policy in its own process. The policy gets and gives copies."""
+    """Plays episodes with a policy in its own process. The policy gets and returns copies."""
 
     _policy: Policy
 
@@ -141,7 +140,7 @@ class EpisodeActor(cluster.RayActor):
     def play(
         self, request: EpisodeRequest, policy: list[Any]
     ) -> tuple[list[tuple[int, str]], EpisodeResult | Failure | Exception]:
-        """Return what was logged, and the result; an exception is the policy's own."""
+        """Return log messages and the result, or an exception that the policy raised."""
         outcome = self._problem or self._play(request, policy[0])
         return self._notices.take(), outcome
 
@@ -176,4 +175,4 @@ class EpisodeActor(cluster.RayActor):
 
 
 class _PolicyError(Exception):
-    """The policy failed, so that it would in any actor."""
+    """Raised if the policy fails, which it would do in any actor."""

@@ -1,12 +1,12 @@
 """Episodes in worker processes that step and reset environments on their own.
 
-The parent answers whichever workers wait, with one call of the policy; an episode depends on its
-seed alone, so results do not depend on the number of workers. A worker never imports torch.
+The parent answers all waiting workers with one call of the policy; an episode depends only on its
+seed, so results do not depend on the number of workers. A worker never imports torch.
 
 The parent sends, one after the other, an ``EpisodeRequest``, whether the policy needs a goal, and
-its ``obs_keys``. For each, the worker sends a ``Turn`` per step, to be answered with an action and
-the ``Subgoal`` that this follows, and at last an ``EpisodeResult``. A ``Failure`` is the last that
-it says. What was logged since goes with each of these.
+its ``obs_keys``. For each request, the worker sends a ``Turn`` per step, which is answered with an
+action and its ``Subgoal``, and finally an ``EpisodeResult``. After a ``Failure`` it sends nothing
+more. Each message carries the log messages since the last one.
 """
 
 import logging
@@ -39,7 +39,7 @@ from offrl.processes import Channel, Child, wait
 
 
 class Turn(NamedTuple):
-    """The policy's turn: what it is asked for an action with, as in ``run_episode``."""
+    """A request for an action, with the arguments of ``answer`` in ``run_episode``."""
 
     obs: Any
     goal: Any
@@ -50,7 +50,7 @@ class Failure(NamedTuple):
     """The reason why an episode could not be run to its end."""
 
     reason: str
-    is_final: bool = False  # would be the same in any worker
+    is_final: bool = False  # would fail in any worker
 
 
 def failure(error: Exception) -> Failure:
@@ -58,7 +58,7 @@ def failure(error: Exception) -> Failure:
 
 
 class Notices(logging.Handler):
-    """Notes what offrl logs in this process from now on, at this level at least."""
+    """Collects offrl's log messages of at least this level in this process."""
 
     def __init__(self, level: int):
         super().__init__()
@@ -71,16 +71,16 @@ class Notices(logging.Handler):
         self._noted.append((record.levelno, record.getMessage()))
 
     def take(self) -> list[tuple[int, str]]:
-        """Return what was noted since the last call, as arguments of ``say_once``."""
+        """Return the messages since the last call, as arguments of ``say_once``."""
         noted, self._noted = self._noted, []
         return noted
 
 
 class Simulator:
-    """An environment in this process, and its memory. ``Misfit`` if ``env_args`` make none."""
+    """An environment in this process. Raises ``Misfit`` if ``env_args`` are invalid."""
 
     def __init__(self, env_args: Mapping[str, Any]):
-        self._memory = FreedMemory()  # of models: resets compile one after the other
+        self._memory = FreedMemory()  # of models, which resets compile
         try:
             self._env = make_env(env_args)
         except (ValueError, ImportError) as error:
@@ -101,8 +101,8 @@ class Simulator:
 
 
 def what_is_read(obs: Obs, keys: Sequence[str]) -> Obs:
-    """Select the observations of ``keys``, which must be finite for a policy to act on. If one is
-    missing, keep all, so that the policy can say what there is instead."""
+    """Select the observations of ``keys``, and raise an error unless they are finite. If one is
+    missing, keep all, so that the policy's error can list them."""
     check_obs(obs, keys)
     if keys and all(key in obs for key in keys):
         return {key: obs[key] for key in (*keys, ACTION_MASK) if key in obs}
@@ -110,7 +110,7 @@ def what_is_read(obs: Obs, keys: Sequence[str]) -> Obs:
 
 
 class _Parent:
-    """The parent, which has the policy."""
+    """The worker's end of the channel to the parent, which has the policy."""
 
     def __init__(self, channel: Channel, level: int):
         self._channel, self._notices = channel, Notices(level)
@@ -152,7 +152,7 @@ class Worker(Child):
         self.last_heard = time.monotonic()
 
     def start_episode(self, *job: Any) -> None:
-        """Ask for an episode. The last one's output is forgotten: its file would grow forever."""
+        """Ask for an episode, and clear the last one's output, whose file would grow forever."""
         self._log.seek(0)
         self._log.truncate()
         self.send(job)
@@ -174,17 +174,17 @@ class Worker(Child):
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 3  # that an episode gets, each in a new worker
-HOPELESS = 5  # episodes lost in a row: the others are not tried
+ATTEMPTS = 3  # attempts at an episode, each in a new worker
+HOPELESS = 5  # successive lost episodes after which the rest are skipped
 
 
 class EnvPool(AbstractContextManager):
-    """Runs episodes in worker processes, which it keeps for the next call: a context manager.
+    """Runs episodes in worker processes, which it keeps between calls. A context manager.
 
     env_args: the environment, see ``make_env``.
     num_workers: the number of processes; ``None``: one for each CPU core.
     timeout: seconds without an answer before a worker counts as hung.
-    gl_backend: what MuJoCo renders with in the workers (see ``rendering``); ``None`` for none.
+    gl_backend: MuJoCo's rendering back end in workers (see ``rendering``); ``None``: none.
     """
 
     def __init__(
@@ -198,12 +198,12 @@ class EnvPool(AbstractContextManager):
         self.env_args, self.timeout, self.gl_backend = dict(env_args), timeout, gl_backend
         self.num_workers = self._at_once(num_workers)
         self._workers: dict[int, Worker] = {}
-        self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of busy workers; and the attempt
+        self._jobs: dict[int, tuple[EpisodeRequest, int]] = {}  # of busy workers; attempts
         self._environ = {"MUJOCO_GL": gl_backend or "disabled"}
 
     @staticmethod
     def _at_once(num_workers: int | None) -> int:
-        """Return the number of workers, of so many that are asked for."""
+        """Return the number of workers for the requested number."""
         return num_workers or len(os.sched_getaffinity(0))
 
     def __exit__(self, *_: Any) -> None:
@@ -214,8 +214,8 @@ class EnvPool(AbstractContextManager):
         self._kill(*self._workers)
 
     def check(self, policy: Policy, num_episodes: int = 1) -> None:
-        """Take one step, and raise ``ValueError`` if environment and policy do not go together.
-        Meanwhile the workers for the coming episodes start, so that these need not wait."""
+        """Take one step, and raise ``ValueError`` if environment and policy do not fit together.
+        Meanwhile the workers for the coming episodes start."""
         policy = as_policy(policy)
         for slot in self._slots(policy, num_episodes):
             self._start(slot)
@@ -225,12 +225,12 @@ class EnvPool(AbstractContextManager):
                 raise ValueError(f"the environment {name!r}: {result.error}")
 
     def run(self, requests: Sequence[EpisodeRequest], policy: Policy) -> Iterator[EpisodeResult]:
-        """Run episodes, and yield results as they end, with an ``error`` if lost three times."""
+        """Run episodes, and yield results as they end, with an ``error`` after three failures."""
         policy = as_policy(policy)
         slots = self._slots(policy, len(requests))
         todo = deque(requests)
         lost_in_a_row = 0
-        self._kill(*self._jobs)  # which another run, that was never closed, left in mid-episode
+        self._kill(*self._jobs)  # left in mid-episode by another run that was never closed
         jobs: dict[int, tuple[EpisodeRequest, int]] = {}
         self._jobs = jobs
         try:
@@ -266,11 +266,11 @@ class EnvPool(AbstractContextManager):
                 if turns:
                     self._answer(turns, policy)
         finally:
-            if self._jobs is jobs:  # the caller stopped early: these wait in mid-episode
+            if self._jobs is jobs:  # the caller stopped early, and workers wait in mid-episode
                 self._kill(*jobs)
 
     def _slots(self, policy: Policy, num_episodes: int) -> Sequence[int]:
-        """Return the numbers of the workers for so many episodes."""
+        """Return the numbers of the workers to use for so many episodes."""
         limit = policy.num_environments or self.num_workers
         if limit < self.num_workers:
             serves = "it serves no more environments at a time"
@@ -297,7 +297,7 @@ class EnvPool(AbstractContextManager):
             self._workers[slot].send((action, policy.subgoal(slot)))
 
     def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure]]:
-        """Wait until a busy worker says something, and yield what all of them say."""
+        """Wait for messages of busy workers, and yield all that have arrived."""
         busy = {slot: self._workers[slot] for slot in self._jobs}
         oldest = min(worker.last_heard for worker in busy.values())
         ready = wait(busy.values(), max(0.0, oldest + self.timeout - time.monotonic()))

@@ -1,7 +1,7 @@
-"""Forms of offrl's own for robosuite's step, resets and sensors: the same bits in less time.
+"""Fast forms of robosuite's step, resets and sensors: the same bits in less time.
 
-``choose_forms`` is the only place that decides whether they run or robosuite's own code does. The
-README in this folder says which change of robosuite's would make each of them needless.
+``choose_forms`` alone decides whether they or robosuite's own code run. The README in this folder
+names the changes in robosuite that would make each of them needless.
 """
 
 import functools
@@ -16,14 +16,14 @@ from offrl.robomimic.configs import FAST
 if TYPE_CHECKING:
     from offrl.envs.robosuite.fast.scene import Scenes, Sensors
 
-REPEATED_VERSION = "1.5.2"  # of robosuite, whose code the forms repeat
+REPEATED_VERSION = "1.5.2"  # robosuite's version, whose code the forms repeat
 
 
 def choose_forms(env: Any, wanted: bool | None) -> "tuple[Callable[..., Any], Scenes, Sensors]":
-    """Choose the forms by which a robosuite environment is stepped, reset and observed, and log
-    why, if robosuite's own code runs.
+    """Choose the functions that step, reset and observe a robosuite environment, and log the reason
+    if they are robosuite's own.
 
-    wanted: ``False`` leaves all to robosuite; ``True`` makes a warning of what is left to it.
+    wanted: ``False`` leaves all to robosuite; ``True`` warns of parts that are left to it.
     """
     import robosuite
 
@@ -44,7 +44,7 @@ def choose_forms(env: Any, wanted: bool | None) -> "tuple[Callable[..., Any], Sc
         say(f"{type(env).__name__}: robosuite's own {left}, as {why_resets}")
     step = env.step
     if why_plain is None:
-        from offrl.envs.robosuite.fast.step import FastStep  # which another version may not import
+        from offrl.envs.robosuite.fast.step import FastStep  # may not import with another version
 
         step = FastStep(env, say)
     return step, Scenes(env, why_resets is not None), Sensors(env, why_plain is None)

@@ -1,12 +1,12 @@
-"""robosuite's resets without compiling what has been compiled: the bits of ``env.reset``; and the
-choice of the sensors to compute: those asked for and those that these read.
+"""robosuite's resets without repeated compilation, with the bits of ``env.reset``; and sensors, of
+which only those asked for, and those that they read, are computed.
 
 A hard reset writes and compiles two models, the robot's alone (which nothing reads) and the
-scene's. Here a text is compiled once, and where two hard resets wrote the same scene and drew
-nothing at random for it, as where only placements differ, the next ones do not even write it. Each
-episode begins with the model as it was compiled.
+scene's. Here a text is compiled once. If two hard resets wrote the same scene without random draws
+for it, as where only placements differ, the next ones do not even write it. Each episode begins
+with the model as it was compiled.
 
-It repeats the code of robosuite 1.5.2 and is for that alone. Import it after robosuite.
+It repeats code of robosuite 1.5.2, for that version only. Import it after robosuite.
 """
 
 import functools
@@ -29,27 +29,27 @@ from robosuite.utils.observables import NO_CORRUPTION, NO_DELAY, NO_FILTER, Obse
 from offrl.envs import say_once
 from offrl.envs.robosuite.versions import is_earlier, model_for_installed
 
-OBJECT = "object"  # the observation, and the kind of the sensors that it is put together from
+OBJECT = "object"  # the observation, and the modality of its sensors
 IMAGE = "image"
 
 
 class Sensors:
-    """The sensors of an environment. Values of those that are computed have the bits that they have
-    among all: a sensor reads others through a cache only, and what it reads there is found out by
-    asking it. Where a sensor is corrupted, filtered or delayed on purpose, all are computed."""
+    """Chooses the sensors that an environment computes, without changing their bits: a sensor reads
+    others only through a cache, where these reads are observed. If any sensor is corrupted,
+    filtered or delayed on purpose, all are computed."""
 
     def __init__(self, env: Any, may_leave_out: bool):
         self.env, self._may_leave_out = env, may_leave_out
-        self.asked: tuple[str, ...] = ()  # the observations of the episodes to come; none: all
-        self.alone: tuple[str, ...] = ()  # of this one
+        self.asked: tuple[str, ...] = ()  # observations for coming episodes; empty: all
+        self.alone: tuple[str, ...] = ()  # for this episode
         self._left_out: list[Any] = []
 
     def ask(self, keys: Sequence[str] | None) -> None:
-        """Note the observations that the episodes to come need; ``None`` or none: all."""
+        """Set the observations that coming episodes need; ``None`` or empty: all."""
         self.asked = tuple(keys or ()) if self._may_leave_out else ()
 
     def before_reset(self) -> None:
-        """Let resets compute all sensors: they may change which reads which; none reads cameras."""
+        """Let resets compute all sensors but cameras, as they may change which reads which."""
         for sensor in self._left_out:
             sensor._enabled = True
         self._left_out = []
@@ -59,8 +59,8 @@ class Sensors:
             self._leave_out(s for s in self._enabled(IMAGE) if s.name not in seen)
 
     def look_again(self) -> None:
-        """Compute the sensors once more. Some, as a can's position relative to the hand, read the
-        last values of others: after a reset none, and after a jump those of another state."""
+        """Compute the sensors once more: some, such as a can's position relative to the hand, read
+        the last values of others, which are missing after a reset, or of another state."""
         for sensor in self._enabled():
             if sensor.modality != IMAGE:
                 sensor.update(timestep=0.0, obs_cache=self.env._obs_cache, force=True)
@@ -84,7 +84,7 @@ class Sensors:
             self._left_out.append(sensor)
 
     def _with_what_they_read(self, names: set[str]) -> set[str]:
-        """Add to names of sensors those that these read, and so on."""
+        """Add to names of sensors those that these read, recursively."""
         read: dict[str, set[str]] = {}
         writers: dict[str, set[str]] = {}
         for sensor in self._enabled():
@@ -103,13 +103,13 @@ class Sensors:
 
 
 def undisturbed(env: Any) -> bool:
-    """Say whether all sensors say what they see, at once."""
+    """Say whether all sensors are exact and immediate."""
     plain = NO_CORRUPTION, NO_FILTER, NO_DELAY
     return all((s._corrupter, s._filter, s._delayer) == plain for s in env._observables.values())
 
 
 class _Watched(MutableMapping):
-    """A copy of a cache that notes what is looked up and written."""
+    """A copy of a cache that notes which keys are read and written."""
 
     def __init__(self, cache: MutableMapping[str, Any]):
         self._cache = dict(cache)
@@ -136,9 +136,9 @@ class _Watched(MutableMapping):
 
 REPEATED = ["reset", "reset_from_xml_string", "edit_model_xml", "close"]
 REPEATED += ["_initialize_sim", "_reset_observables"]
-LARGE = 2**20  # bytes; meshes, textures and their trees: nothing in robosuite writes there
-VISUAL = ("headlight", "map", "quality", "rgba", "scale")  # "global_" is the renderers' own
-_PATCHES = threading.RLock()  # held while attributes of robosuite's classes are others
+LARGE = 2**20  # bytes; meshes, textures and their trees, which robosuite never changes
+VISUAL = ("headlight", "map", "quality", "rgba", "scale")  # "global_" belongs to renderers
+_PATCHES = threading.RLock()  # held while attributes of robosuite's classes are replaced
 _FILE = re.compile(r' file="([^"]*)"')
 _BODY = re.compile(r'<body name="([^"]*)"')
 
@@ -146,8 +146,8 @@ _BODY = re.compile(r'<body name="([^"]*)"')
 class Scene:
     """A simulator, and the text that its model was compiled from.
 
-    is_kept: whether the compiled model is noted, to begin with it again. Textures are not noted:
-    whoever paints them while episodes go on needs robosuite's own resets.
+    is_kept: keep a copy of the compiled model, to begin with it again. Textures are not copied:
+        code that paints them during episodes needs robosuite's own resets.
     """
 
     def __init__(self, text: str, is_kept: bool):
@@ -166,14 +166,14 @@ class Scene:
                     self._numbers.append((struct, name, value))
 
     def restart(self) -> None:
-        """Model and data as they were when compiled, after robosuite's first look at them."""
+        """Restore model and data as they were when compiled, after robosuite's initialisation."""
         for array, compiled in self._arrays:
             array[...] = compiled
         for struct, name, number in self._numbers:
             setattr(struct, name, number)
         self.sim.reset()
-        self.sim.forward()  # which leaves the first guess of the solver
-        if self.sim._render_context_offscreen is not None:  # a new context calls this again
+        self.sim.forward()  # which initialises the solver
+        if self.sim._render_context_offscreen is not None:  # a new context is needed
             _focus(self.sim)
             self.sim.forward()
 
@@ -185,11 +185,11 @@ class Scenes:
         self.env = env
         self.is_plain = is_plain
         self._own: Scene | None = None  # of the last hard reset
-        self._given: Scene | None = None  # of the last text that was loaded
+        self._given: Scene | None = None  # of the last loaded text
         self._given_text = ""  # as it was given
         self._translated = functools.lru_cache(maxsize=1)(self._translation)
         self._newest: Scene | None = None
-        self._is_constant = False  # whether a hard reset would write what the last one did
+        self._is_constant = False  # whether a hard reset would write the same scene
         self._drawn: Any = None  # the random state before this reset
         self._robot_model = functools.lru_cache(maxsize=4)(mujoco.MjModel.from_xml_string)
         env.set_xml_processor(self._note)
@@ -206,7 +206,7 @@ class Scenes:
 
     def load(self, text: str) -> None:
         """Do what ``env.reset()`` and ``env.reset_from_xml_string(env.edit_model_xml(text))`` do;
-        of an earlier robosuite's model nothing where it is of no use here."""
+        do nothing with an earlier robosuite's model that cannot be translated."""
         env = self.env
         if is_earlier(text):
             text = self._translated(text)
@@ -217,7 +217,7 @@ class Scenes:
             self._plain_reset()
             env.reset_from_xml_string(env.edit_model_xml(text))
             return
-        # The first reset is for what it draws at random, in whatever simulator there is.
+        # The first reset only makes its random draws, in any simulator.
         unseen: dict[str, Any] = {"_initialize_sim": lambda: None}
         if undisturbed(env):
             unseen["_get_observations"] = lambda force_update: {}
@@ -247,8 +247,8 @@ class Scenes:
         return model
 
     def written(self) -> str:
-        """Return the MJCF text of the present model. MuJoCo writes that of the model which it
-        compiled last, of whatever environment, with the values of the model that it is asked for.
+        """Return the MJCF text of the present model. MuJoCo writes the structure of the model that
+        it compiled last, in any environment, with the values of the given model.
         """
         sim = self.env.sim
         text = sim.model.get_xml()
@@ -261,11 +261,11 @@ class Scenes:
         return text
 
     def focus(self) -> None:
-        """Render in the present simulator's own context, whichever environment came before."""
+        """Render in the present simulator's own context, not in that of another environment."""
         _focus(self.env.sim)
 
     def close(self) -> None:
-        """Forget the scenes, and free what they are rendered with, before robosuite closes."""
+        """Delete the scenes, and free their rendering contexts, before robosuite closes."""
         for sim in {self.env.sim, *(kept.sim for kept in self._kept())}:
             _close_camera(sim)
         self._own = self._given = self._newest = None
@@ -273,7 +273,7 @@ class Scenes:
 
     @contextmanager
     def _replaced(self, **attributes: Any) -> Iterator[None]:
-        """Replace what resets need not do, or do otherwise. Sensors are known to be valid."""
+        """Replace the parts of resets that are skipped or done otherwise. Sensors are valid."""
         if self._is_constant:
             attributes["_load_model"] = lambda: None
         with (
@@ -290,7 +290,7 @@ class Scenes:
             text = self._processed(env.model.get_xml())
             is_drawn = env.rng.bit_generator.state != self._drawn
             is_known = last is not None and last.is_kept and last.text == text
-            # Scenes of robosuite's own depend on arguments and draws alone; others may count, say.
+            # robosuite's own scenes depend only on arguments and draws; others may depend on more.
             is_robosuites = type(env).__module__.startswith("robosuite.environments.")
             self._is_constant = is_known and not is_drawn and is_robosuites
             if last is None or not self._is_constant:
@@ -298,7 +298,7 @@ class Scenes:
         self._begin(last)
 
     def _plain_reset(self) -> None:
-        if self.env.hard_reset:  # which makes another simulator
+        if self.env.hard_reset:  # makes another simulator
             _close_camera(self.env.sim)
         self.env.reset()
 
@@ -319,8 +319,8 @@ class Scenes:
         return [scene for scene in (self._own, self._given) if scene is not None]
 
     def _processed(self, text: str) -> str:
-        """Return the text that robosuite would compile. Its first process puts assets where they
-        are here, which need not be done if all are in robosuite's own folder."""
+        """Return the text that robosuite would compile. robosuite first corrects paths of assets,
+        which is needless if all are in its own folder."""
         processes = self.env._xml_processors
         if processes[0] == self.env.edit_model_xml:
             root = f"{os.path.dirname(robosuite.__file__)}/"
@@ -341,15 +341,15 @@ def _focus(sim: Any) -> None:
 
 
 def _close_camera(sim: Any) -> None:
-    """Free what a simulator renders with in its own context. robosuite leaves it to the garbage
-    collector, who does it at any time, in whichever context is current, and spoils its pictures."""
+    """Free a simulator's rendering resources in its own context. robosuite leaves this to the
+    garbage collector, which may run in another context and spoil its pictures."""
     if sim is not None:  # a closed environment has none
         _focus(sim)
         sim._render_context_offscreen = None
 
 
 def unknown(env: Any) -> str | None:
-    """Say what of an environment's resets ``Scenes`` does not repeat; ``None`` if nothing."""
+    """Name the part of an environment's resets that ``Scenes`` cannot repeat, if any."""
     for name in REPEATED:
         if getattr(getattr(env, name), "__func__", None) is not getattr(MujocoEnv, name):
             return f"{type(env).__name__} has a {name} of its own"
@@ -360,7 +360,7 @@ def unknown(env: Any) -> str | None:
 
 @contextmanager
 def _instead(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Give an object or a class other attributes for a while."""
+    """Replace attributes of an object or a class for the block."""
     own = {name: value for name, value in vars(owner).items() if name in attributes}
     for name, value in attributes.items():
         setattr(owner, name, value)

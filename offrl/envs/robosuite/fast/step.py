@@ -1,11 +1,11 @@
 """robosuite's control step with less Python around the physics: the bits of ``env.step``.
 
-A control step is some 25 substeps of the physics. robosuite computes each one's torques in Python,
-and asks every sensor after each whether to sample. Here robosuite's own code runs in the first
-substep, which takes the action, in the last one, and wherever a sensor samples; those in between
-call the physics and one function, ``osc_torques``: compiled, where that has NumPy's bits.
+A control step is some 25 substeps of the physics. For each, robosuite computes torques in Python
+and asks every sensor whether to sample. Here robosuite's own code runs in the first substep, which
+takes the action, in the last one, and whenever a sensor samples; the others call the physics and
+one function, ``osc_torques``, compiled if that gives NumPy's bits.
 
-It repeats the code of robosuite 1.5.2 and is for that alone. Import it after robosuite.
+It repeats code of robosuite 1.5.2, for that version only. Import it after robosuite.
 """
 
 import functools
@@ -27,7 +27,7 @@ from robosuite.utils.binding_utils import MjSim
 from robosuite.utils.control_utils import nullspace_torques, opspace_matrices, orientation_error
 from robosuite.utils.observables import Observable
 
-REPEATED = {  # methods whose code is repeated here, by their classes
+REPEATED = {  # methods repeated here, by their classes
     MujocoEnv: ("step", "_update_observables"),
     RobotEnv: ("_pre_action",),
 }
@@ -39,14 +39,14 @@ def osc_torques(  # type: ignore[no-untyped-def]
 ):
     """Compute torques ``[N]`` of operational-space control (Khatib, 1987), before they are clipped.
 
-    Arguments are position ``[3]`` and orientation ``[3, 3]`` that the hand is to have and has,
-    gains ``[6]``, the hand's Jacobians ``[3, V]``, inertia ``[V, V]``, state and bias forces of all
-    joints, the arm's joints ``[N]`` that its null space pulls to, and where the arm's begin in
-    ``qpos`` and ``qvel``.
+    Arguments are the hand's goal and present position ``[3]`` and orientation ``[3, 3]``, gains
+    ``[6]``, the hand's Jacobians ``[3, V]``, inertia ``[V, V]``, state and bias forces of all
+    joints, the arm's null-space posture ``[N]``, and the arm's first index in ``qpos`` and
+    ``qvel``.
     """
     n = len(initial)
     arm = slice(v, v + n)
-    # Layouts are robosuite's, as the last bits of products depend on them.
+    # Memory layouts are robosuite's, as the last bits of products depend on them.
     mass = np.empty((n, n)).T
     mass[:] = inertia[arm, arm]
     jac = np.empty((6, n))
@@ -75,14 +75,14 @@ def compiled_is_exact(num_joints: int, num_velocities: int) -> bool:
 
 
 class FastStep:
-    """Repeats ``env.step`` for environments of which it knows all parts, and calls it for others;
-    ``say`` is told why."""
+    """Repeats ``env.step`` for environments with known parts only, and calls it for others, passing
+    the reason to ``say``."""
 
     def __init__(self, env: Any, say: Callable[[str], None]):
         self.env, self._say = env, say
-        self._parts: list[Any] = []  # that were looked at; each reset makes new ones
+        self._parts: list[Any] = []  # parts that were checked; each reset makes new ones
         self._arms: list[_Arm] = []
-        self.why_plain: str | None = None  # what is unknown of the environment as it is now
+        self.why_plain: str | None = None  # the unknown part of the environment now
 
     def __call__(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:
         env = self.env
@@ -93,7 +93,7 @@ class FastStep:
         if not has_all_parts or any(type(x) is not Observable for x in env._observables.values()):
             return env.step(action)
         env.timestep += 1
-        for arm in self._arms:  # the controllers compute what they are asked for as ``_Arm`` does
+        for arm in self._arms:  # ``_Arm`` stands in for controllers
             arm.controller.update, arm.controller.run_controller = arm.update, arm.run_controller
             arm.is_stale = not arm.controller.new_update
         try:
@@ -130,11 +130,11 @@ class FastStep:
                 for arm in arms:
                     arm.take_goal()
                 quiet = self._quiet_substeps(last + 1)
-            elif i < last:  # grippers' commands are constant
+            elif i < last:  # grippers keep their commands
                 for arm in arms:
                     arm.look()
                     arm.apply(arm.osc_torques(*arm.arguments))
-            else:  # controllers are left as robosuite leaves them
+            else:  # leave controllers as robosuite does
                 for robot in env.robots:
                     robot.composite_controller.run_controller(robot._enabled_parts)
                 for arm in arms:
@@ -147,8 +147,8 @@ class FastStep:
                 quiet -= 1
 
     def _quiet_substeps(self, most: int) -> int:
-        """Count the next substeps in which no sensor samples and none of their periods ends, and
-        put the sensors' clocks on by as many: robosuite adds up the times of all, one by one."""
+        """Count the next substeps without a sample or an end of a sensor's period, and advance the
+        sensors' clocks by these, one by one as robosuite does."""
         groups: dict[tuple[float, float, float], list[Any]] = {}
         for sensor in self.env._observables.values():
             if sensor._enabled:
@@ -172,7 +172,7 @@ class FastStep:
 
 
 def unknown(env: Any) -> str | None:
-    """Say what of an environment ``FastStep`` does not repeat; ``None`` if all is known."""
+    """Name the part of an environment that ``FastStep`` cannot repeat, if any."""
     for owner, names in REPEATED.items():
         for name in names:
             if getattr(getattr(env, name), "__func__", None) is not getattr(owner, name):
@@ -213,16 +213,16 @@ class _Arm:
         self.hand = robot.sim.model.site_name2id(c.ref_name)
         self.base = robot.sim.model.site_name2id(f"{c.naming_prefix}{c.part_name}_center")
         self.at = int(c.qpos_index[0]), int(c.qvel_index[0])
-        # MuJoCo writes into these arrays, or they are its own.
+        # MuJoCo writes into these arrays, or owns them.
         self.jacobian = np.zeros((3, model.nv)), np.zeros((3, model.nv))
         self.inertia = np.zeros((model.nv, model.nv))
         self.pose = data.site_xpos[self.hand], data.site_xmat[self.hand].reshape(3, 3)
         state = data.qpos, data.qvel, data.qfrc_bias
         self.seen = (*self.pose, *self.jacobian, self.inertia, *state)
-        # Numba calls SciPy's BLAS, and there are processors where NumPy's sums up in another order.
+        # Numba calls SciPy's BLAS; on some processors NumPy's sums in another order.
         is_exact = compiled_is_exact(c.joint_dim, model.nv)
         self.osc_torques = osc_torques if is_exact else osc_torques.py_func
-        self.is_stale = False  # whether the controller was updated before this control step
+        self.is_stale = False  # true if not updated before this control step
 
     def unknown(self) -> str | None:
         c, n = self.controller, self.controller.joint_dim
@@ -239,7 +239,7 @@ class _Arm:
 
     def take_goal(self) -> None:
         c = self.controller
-        position = np.asarray(c.goal_pos, np.float64)  # an absolute one is part of the action
+        position = np.asarray(c.goal_pos, np.float64)  # an absolute one is a view of the action
         orientation = c.goal_ori
         if c.input_ref_frame == "base":
             position = c.origin_pos + np.dot(c.origin_ori, position)
@@ -269,7 +269,7 @@ class _Arm:
 
     def run_controller(self) -> np.ndarray:
         c = self.controller
-        if self.is_stale:  # it goes on with what it saw then, as robosuite's own
+        if self.is_stale:  # it uses its earlier state, as robosuite's does
             self.is_stale = False
             return type(c).run_controller(c)
         self.update()
