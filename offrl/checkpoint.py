@@ -288,8 +288,7 @@ def policy_from_checkpoint(
 def instruction(algo: Any, content: Mapping[str, Any], lang: str | None = None) -> Any:
     """Return the embedding ``[E]`` of the sentence ``lang``, by default of the only instruction
     that the policy of this checkpoint was trained with; ``None`` if there are none or several. Only
-    sentences that the policy was not trained with need the language model.
-    """
+    sentences that the policy was not trained with need the language model."""
     if not any(LANGUAGE in group for group in algo.obs_spec.groups.values()):
         if lang:
             raise ValueError(f"{lang!r}: this policy sees no instructions")

@@ -32,8 +32,7 @@ class Registry:
     entries, then (if the registry has a ``package``) in the module ``<package>.<name>``. A dotted
     name ``module.name`` is of a user's own module, which must be allowed (``offrl.modules``) and
     register ``name`` when it is imported; ``module`` alone works, too. A user's entry with the name
-    of one of the package's is found by its dotted name only.
-    """
+    of one of the package's is found by its dotted name only."""
 
     def __init__(self, kind: str, package: str | None = None):
         self.kind = kind

@@ -1,6 +1,5 @@
 """Policies, episodes and their results, and the loop over the steps of an episode. Nothing in here
-imports torch: simulators run in processes without it.
-"""
+imports torch: simulators run in processes without it."""
 
 import math
 import traceback

@@ -1,1 +1,1 @@
-"""Puts together what a config describes."""
+"""Assembles the parts of a training from its config."""

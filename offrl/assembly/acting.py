@@ -1,4 +1,4 @@
-"""Puts together what a config of an online training describes."""
+"""Assembles the parts of an online training from its config."""
 
 import logging
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ Envs = VectorEnv | gymnasium.vector.VectorEnv
 class ActingExperiment:
     """Assembles environments, an algorithm and a buffer by a config.
 
-    Raises ``ValueError`` for what cannot be learned, before one of these environments is stepped.
+    Raises ``ValueError`` if the config cannot be trained, before an environment is stepped.
 
-    envs: Environments that are there already, instead of those that the config names.
-    earlier: A checkpoint of the same training, which is about to be gone on with.
+    envs: Existing environments, instead of those that the config names.
+    earlier: A checkpoint of the same training, which is about to be resumed.
     num_envs: The number of environments to make; ``None``: as many as the config says.
     """
 
@@ -58,7 +58,7 @@ class ActingExperiment:
         self._rewards = config.train.rewards
         self._changes_rewards = self._rewards != RewardsConfig()
         normalizes = self._rewards.normalization is not None
-        #: What rewards are normalised by (``train.rewards``).
+        #: Statistics that normalise rewards (``train.rewards``).
         self.reward_stats = known.get("reward_normalization_stats") if normalizes else None
         self.moments = known.get("running_statistics", {})  #: See ``RunningStatistics``.
         seed_everything(config.train.seed)
@@ -75,7 +75,7 @@ class ActingExperiment:
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
         self.alg = self._make_alg(start, earlier)
         online = self.config.train.online
-        #: The number of steps that are only collected at first.
+        #: The number of first steps without learning.
         self.num_before = max(online.warmup_steps, 0 if self.alg.ON_POLICY else online.random_steps)
         _warn_of_length(self.config, self.num_before, self.envs.num_envs)
 
@@ -98,7 +98,7 @@ class ActingExperiment:
         return alg
 
     def as_learned(self, stepped: Stepped) -> Stepped:
-        """Change the rewards of a step as training changes those in data."""
+        """Transform the rewards of a step as training transforms rewards in data."""
         if not self._changes_rewards:
             return stepped
         return stepped._replace(rewards=self._learned_rewards(stepped.rewards))
@@ -110,7 +110,7 @@ class ActingExperiment:
     # -- the buffer -------------------------------------------------------------------------------
 
     def make_buffer(self, num_envs: int | None = None) -> Replay:
-        """Make the buffer of the steps of so many environments; ``None``: of these."""
+        """Make the buffer for so many environments; ``None``: for these."""
         make = self._make_rollout if self.alg.ON_POLICY else self._make_replay
         buffer = make(num_envs or self.envs.num_envs)
         if self._rewards.normalization is not None and not self.reward_stats:
@@ -168,7 +168,7 @@ class ActingExperiment:
         )
 
     def _make_store(self, num_envs: int, capacity: int, key: str) -> ReplayStore:
-        """Make a store of so many observations, which the config says in ``key``."""
+        """Make a store for ``capacity`` observations, which the config sets by ``key``."""
         online, shown = self.config.train.online, self.envs.observation_space.spaces
         others = {ACTION_MASK, ACHIEVED} if online.replay.hindsight_share else {ACTION_MASK}
         columns: dict[str, Any] = {"actions": ((self.ac_dim,), np.float32)}
@@ -184,7 +184,7 @@ class ActingExperiment:
         return ReplayStore(num_envs, capacity, columns, self.config.train.frame_stack, discount)
 
     def _check_replay(self, num_envs: int) -> None:
-        """Refuse what the algorithm cannot learn from."""
+        """Refuse settings of the replay that the algorithm cannot learn with."""
         name, train, alg = self.config.algo_name, self.config.train, self.alg
         online, replay, size = train.online, train.online.replay, train.batch_size
         least, share = num_envs * (train.frame_stack + train.seq_length), replay.demo_share
@@ -210,7 +210,7 @@ class ActingExperiment:
                 raise ValueError(f"train.online.{problem}")
 
     def _load_demos(self) -> SequenceDataset | None:
-        """Load the demonstrations of ``train.data``, in the units of what is collected."""
+        """Load the demonstrations of ``train.data``, in the units of collected steps."""
         if not self.config.train.data:
             if self.alg.NEEDS_DEMOS:
                 raise ValueError(
@@ -229,7 +229,7 @@ class ActingExperiment:
             hdf5_normalize_obs=False,
         )
         self.reward_stats = demos.reward_stats
-        # Else their rewards, if there are any, are not learned from.
+        # Other algorithms do not learn from demonstrations' rewards.
         if not (self.alg.NEEDS_DEMOS or self.alg.ASKS_EXPERT):
             self.alg.inspect_data(demos.values)
         for key, shape in demos.obs_shapes.items():
@@ -261,7 +261,7 @@ def _warn_of_length(config: Config, num_before: int, num_envs: int) -> None:
 def _made(
     config: Config, recorded: Mapping[str, Any] | None, num_envs: int | None
 ) -> tuple[Config, VectorEnv]:
-    """Make the environments that a config names, and give it with what follows from these."""
+    """Make the environments that a config names. Returns the completed config and these."""
     env_args = spaces.env_args_of(config, recorded)
     config = spaces.limited(config, env_args)
     online: Any = config.train.online

@@ -1,4 +1,4 @@
-"""Assembles a training from recorded data: what its config describes."""
+"""Assembles the parts of a training from recorded data."""
 
 import logging
 import re
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 class Experiment:
     """The data, instructions, environments and algorithm that a config describes.
 
-    Raises ``ValueError`` or ``FileNotFoundError`` for what cannot be trained.
+    Raises ``ValueError`` or ``FileNotFoundError`` if the config cannot be trained.
 
-    checkpoint: Of the same training, which goes on from it.
+    checkpoint: A checkpoint of the same training, which is resumed.
     """
 
     def __init__(self, config: Config, checkpoint: Mapping[str, Any] | None = None):
@@ -50,21 +50,21 @@ class Experiment:
         data = open_data(config, known, self.device)
         self.loader, self.valid_loader, self.instructions, langs = data
         self.dataset: SequenceDataset = self.loader.dataset
-        if config.experiment.epoch_every_n_steps is None:  # schedules count steps, too
+        if config.experiment.epoch_every_n_steps is None:  # schedules need the number of steps
             config.experiment.epoch_every_n_steps = self.loader.batches_per_pass
         with self._naming_the_data():
             self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
         self.environments = self._evaluation_environments(langs)
         self.env_args = next(iter(self.environments.values()), None)  # of the first
         self.algo = self._make_algo(checkpoint)
-        _check_actions(config, self.dataset)  # what the algorithm refuses needs no warning
+        _check_actions(config, self.dataset)  # after errors of the algorithm
         kwargs = (self.env_args or {}).get("env_kwargs") or {}
         control_freq = config.experiment.rollout.control_freq or kwargs.get("control_freq")
         if isinstance(self.algo, DenoisingPolicy) and control_freq and checkpoint is None:
             self.algo.warn_if_slow(control_freq)
 
     def state(self) -> dict[str, Any]:
-        """Give what a checkpoint holds of the policy and its surroundings."""
+        """Return a checkpoint's part on the policy, its environment and its statistics."""
         several = {"environments": self.environments} if len(self.environments) > 1 else {}
         data = self._obs_shapes, self.dataset.ac_dim, self.dataset.reward_stats or {}
         policy = self.algo, self.config, self.env_args
@@ -89,14 +89,14 @@ class Experiment:
                 env_args = merge(env_args, {"env_kwargs": {"use_camera_obs": False}})
             if experiment.env:
                 env_args["env_name"] = experiment.env
-            env_args.pop("lang", None)  # of whoever recorded it
+            env_args.pop("lang", None)  # that of the recording
             if lang in self.instructions:
                 env_args["lang"] = lang
             named = entry.key or env_args.get("env_name", ""), env_args
             found += [] if named in found else [named]
         environments: dict[str, dict[str, Any]] = {}
         for name, env_args in found:
-            # Those of one name say as well in what they differ, as ``Pendulum-v1-g_9.81`` does.
+            # Equal names get the differences as a suffix, as in ``Pendulum-v1-g_9.81``.
             unlike = (differences(env_args, other) for n, other in found if n == name)
             values = {k: was for changes in unlike for k, (was, _) in changes.items()}
             words = [f"{short_key(k, values)}_{value}" for k, value in sorted(values.items())]
@@ -108,7 +108,7 @@ class Experiment:
 
     def _make_algo(self, checkpoint: Mapping[str, Any] | None) -> Algo:
         config, dataset = self.config, self.dataset
-        # Of a training that goes on, the weights of another have been overtaken.
+        # A resumed training no longer needs the weights that it started from.
         path = config.experiment.ckpt_path if checkpoint is None else None
         has_weights = checkpoint is not None or path is not None
         own = for_algo(without_pretrained(config) if has_weights else config, checkpoint)
@@ -119,7 +119,7 @@ class Experiment:
                 f"train.goal_rewards: {config.algo_name} learns from no rewards; set it to "
                 "false, or use an algorithm that does, such as iql or hiql"
             )
-        # What the networks cannot see shows now, not in the first step.
+        # Errors of the networks' inputs appear now, not in the first step.
         batch = dataset.get_batch(torch.zeros(1, dtype=torch.long, device=dataset.device))
         with self._naming_the_data():
             algo.obs_spec.process(batch["obs"], "obs")
@@ -151,7 +151,7 @@ class Experiment:
 
 
 def _checked(config: Config, resumes: bool) -> Config:
-    """Copy the config, with the paths of what it names, and refuse what cannot be done."""
+    """Copy the config with absolute paths, and refuse impossible settings."""
     config = config.model_copy(deep=True)
     if not config.train.data:
         raise ValueError(
@@ -183,7 +183,7 @@ def _checked(config: Config, resumes: bool) -> Config:
 
 
 def _check_controllers(sources: Sequence[Source]) -> None:
-    """Raise ``ValueError`` where one environment was recorded with different controllers."""
+    """Raise ``ValueError`` if one environment was recorded with different controllers."""
     firsts: dict[str, Source] = {}
     for source in sources:
         env_args = source.env_args or {}

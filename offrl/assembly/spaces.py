@@ -1,4 +1,4 @@
-"""Settings that follow from the environment that is acted in, and whether they suit."""
+"""Settings that follow from the environment of an online training, and checks of these."""
 
 import json
 import math
@@ -23,13 +23,13 @@ from offrl.specs import RGB, modalities
 from offrl.tree import merge
 
 WITHOUT_LIMIT = (1, "robosuite", "metaworld")  # simulators whose tasks never end by themselves
-PIXELS = 8  # along each side, from which on numbers in two dimensions may be an image
+PIXELS = 8  # least side of a two-dimensional array that may be an image
 HORIZON = 500  # steps, Meta-World's own
 
 
 def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Give the environment that ``experiment.env`` names, with the arguments of the one that a
-    checkpoint's data was ``recorded`` in, if there is one."""
+    """Return the ``env_args`` of ``experiment.env``, with the arguments of the environment that a
+    checkpoint's data was ``recorded`` in, if any."""
     experiment = config.experiment
     if not (experiment.env or recorded):
         raise ValueError('experiment.env: name the environment to learn in, such as "CartPole-v1"')
@@ -47,7 +47,7 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
 
 
 def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
-    """Copy the config; episodes end after ``HORIZON`` steps if neither it nor a simulator says."""
+    """Copy the config; limit episodes to ``HORIZON`` steps if neither it nor a simulator does."""
     config = config.model_copy(deep=True)
     online, rollout = config.train.online, config.experiment.rollout
     if online.horizon is None and env_args.get("type") in WITHOUT_LIMIT:
@@ -57,12 +57,9 @@ def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
 
 
 def fitted(config: Config, envs: VectorEnv) -> Config:
-    """Copy the config, and say in it what follows from the environments: which observations there
-    are, unless it names some itself, whether actions are discrete, and how many epochs
-    ``train.num_steps`` make, none of which is shorter than a round.
-
-    Raises ``ValueError`` where the algorithm learns no such actions.
-    """
+    """Copy the config, and complete it by the environments: their observations, unless it names
+    some, the kind of actions, and the number of epochs in ``train.num_steps``, each at least a
+    round. Raises ``ValueError`` if the algorithm cannot learn such actions."""
     config = config.model_copy(deep=True)
     train, action_space = config.train, envs.action_space
     env_name = envs.env_args["env_name"]
@@ -109,7 +106,7 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
 
 
 def _check_actions(env_name: str, action_space: Any) -> None:
-    """Raise ``ValueError`` where actions are neither ``Discrete(n)`` nor a bounded vector."""
+    """Raise ``ValueError`` unless actions are ``Discrete(n)`` or a bounded vector."""
     if isinstance(action_space, spaces.Discrete):
         is_known = action_space.start == 0
     else:
@@ -137,7 +134,7 @@ def _fit_observation(envs: VectorEnv, observation: Any) -> None:
         chosen: dict[str, list[str]] = {modality: [] for modality in own}
         for key, space in obs_space.items():
             if key != ACTION_MASK:
-                # Pixels, of whatever form?
+                # It may be an image in some form.
                 is_2d = isinstance(space, spaces.Box) and len(space.shape) > 1
                 is_rgb = is_2d and (space.dtype == np.uint8 or sorted(space.shape)[-2] >= PIXELS)
                 chosen["rgb" if is_rgb else "low_dim"].append(key)
@@ -151,7 +148,7 @@ def _fit_observation(envs: VectorEnv, observation: Any) -> None:
                 f"{[*seen.shape]}, and images are uint8 [H, W, C] with 3, 1 or 4 channels; "
                 f"{remedy}. If it is no image, observation.modalities.obs.low_dim=[{key}] says so"
             )
-    # The feature maps of the default core have a pixel for 32 x 32 of an image; one is too few.
+    # The default core's feature maps have a pixel per 32 x 32 of an image; one is too few.
     for kind in ("rgb", "depth"):
         keys = observation.modalities.obs.get(kind, [])
         is_small = any(max(obs_space[key].shape[:2]) <= 32 for key in keys)
@@ -160,7 +157,7 @@ def _fit_observation(envs: VectorEnv, observation: Any) -> None:
 
 
 def _remedy(key: str, space: Any, wrappers: Sequence[Any]) -> str:
-    """Give what makes an image of an observation, behind the wrappers that there are."""
+    """Write how to make an image of an observation, after the present wrappers."""
     has_channels = len(space.shape) == 3 and {space.shape[0], space.shape[-1]} & {*RGB.CHANNELS}
     is_bounded = isinstance(space, spaces.Box) and space.is_bounded()
     if is_bounded and (has_channels or len(space.shape) == 2):
@@ -172,7 +169,7 @@ def _remedy(key: str, space: Any, wrappers: Sequence[Any]) -> str:
 
 
 def asked_obs_keys(config: Config) -> list[str] | None:
-    """List the observations that the config names. ``None``: all are asked for, as by experts."""
+    """List the observations that the config names; ``None``: all, which experts need."""
     algo_class, _ = ALGOS[config.algo_name](config.algo)
     named = modalities(config.observation).get("obs", {})
     is_default = named == modalities(ObservationConfig())["obs"]
@@ -180,7 +177,7 @@ def asked_obs_keys(config: Config) -> list[str] | None:
 
 
 def image_wrappers(config: Config, obs_space: Any) -> list[dict[str, Any]]:
-    """Give the wrapper that turns images whose channels come first, if there are any."""
+    """Return the wrapper that moves images' channels last, if any come first."""
     named = modalities(config.observation)["obs"] if asked_obs_keys(config) else {}
     first = [k for k, x in obs_space.items() if x.dtype == np.uint8 and has_channels_first(x)]
     keys = [key for key in first if not named or named.get(key) == "rgb"]
@@ -188,7 +185,7 @@ def image_wrappers(config: Config, obs_space: Any) -> list[dict[str, Any]]:
 
 
 def with_images(env: gymnasium.Env, config: Config) -> gymnasium.Env:
-    """Put an environment into a config's wrappers, unless it has some, and turn its images."""
+    """Wrap an environment as the config says, unless it has wrappers, and move channels last."""
     if not env.get_wrapper_attr("serialize")().get("wrappers"):
         env = wrapped(env, config.train.online.to_dict()["wrappers"] or [])
     return wrapped(env, image_wrappers(config, env.observation_space))
@@ -200,7 +197,7 @@ def clipped(actions: np.ndarray, space: Any) -> np.ndarray:
 
 
 def action_statistics(action_space: Any, key: str) -> dict[str, dict[str, np.ndarray]]:
-    """Give statistics that take the bounds of actions for -1 and 1; none of discrete actions."""
+    """Return statistics that scale the bounds of actions to [-1, 1]; none for discrete actions."""
     if isinstance(action_space, spaces.Discrete):
         return {}
     low, high = action_space.low.astype(np.float32), action_space.high.astype(np.float32)
@@ -208,8 +205,8 @@ def action_statistics(action_space: Any, key: str) -> dict[str, dict[str, np.nda
 
 
 def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
-    """Give what an environment says of goals. ``ValueError`` where it says nothing, or where a
-    policy that sees ``obs_keys`` could not tell what is desired."""
+    """Return the function by which an environment judges goals. ``ValueError`` if it has none, or
+    if the desired goal is not in ``obs_keys``, which the policy sees."""
     what, env = "train.online.replay.hindsight_share", make_env(env_args)
     shown: Any = env.observation_space
     missing = {ACHIEVED, DESIRED} - {*shown}
@@ -237,7 +234,7 @@ def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
             )
         if terminates is None:
             return rewards, None
-        # Of one goal at a time: gymnasium-robotics' own take no more.
+        # One goal at a time, as gymnasium-robotics takes no more.
         ends = [terminates(*pair, {}) for pair in zip(achieved, desired, strict=True)]
         return rewards, np.array([truth(end, "compute_terminated") for end in ends])
 

@@ -1,4 +1,4 @@
-"""Configs of online trainings, and the checkpoint that one starts from."""
+"""Configs of online trainings, and the checkpoint that a training starts from."""
 
 import logging
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 Configs = Config | Mapping[str, Any] | str | Path
 
-# Keys of train that are each training's own, or follow from its algorithm.
+# Keys of train that are not taken over from a checkpoint.
 OWN = (
     "data output_dir model_dest num_epochs num_steps online seed cuda dataset_keys seq_length "
     "hdf5_load_next_obs hdf5_validation_filter_key"
@@ -31,7 +31,7 @@ OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
 def complete(
     config: Configs | None, algo_name: str | None = None, said: Mapping[str, Any] | None = None
 ) -> Config:
-    """Make the config of any form, with what was ``said`` besides."""
+    """Make a complete config from any form of one, with the overrides ``said``."""
     config = opened(config)
     said = {
         section: {key: value for key, value in keys.items() if value is not None}
@@ -52,16 +52,16 @@ def complete(
 
 
 def name_of(config: Configs | None) -> str | None:
-    """Find the ``algo_name`` that a config says, or the checkpoint that it goes on from."""
+    """Return the ``algo_name`` in a config, or in the checkpoint that it starts from."""
     config = opened(config) or {}
     if isinstance(config, Config):
         return config.algo_name
     name = config.get("algo_name") or continued(config).get("algo_name")
-    return name if isinstance(name, str) else None  # complete says what is wrong
+    return name if isinstance(name, str) else None  # complete raises the error
 
 
 def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
-    """Read a config that may be the path of a file, or turn that of a file of parts."""
+    """Read a config that may be the path of a file, and convert one with ``alg_para``."""
     if isinstance(config, (str, Path)):
         config = read_config_file(find_config(config))
     if not isinstance(config, (Config, Mapping, type(None))):
@@ -70,7 +70,7 @@ def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
 
 
 def start_of(config: Config) -> dict[str, Any] | None:
-    """Read the checkpoint that a config names, or give ``None``."""
+    """Read the checkpoint that a config starts from, if it names one."""
     path = config.experiment.ckpt_path
     if path is None:
         return None
@@ -80,7 +80,7 @@ def start_of(config: Config) -> dict[str, Any] | None:
 
 
 def check_statistics(path: str | Path, config: Config, content: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` if a checkpoint's policy learned from observations scaled otherwise."""
+    """Raise ``ValueError`` if a checkpoint's policy needs other statistics of observations."""
     goes_on = content.get("running_statistics", {}).get("obs")
     if config.train.online.normalize_obs and not goes_on:
         raise ValueError(
@@ -90,17 +90,15 @@ def check_statistics(path: str | Path, config: Config, content: Mapping[str, Any
 
 
 def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give what a config file says of an online training, laid over what its checkpoint was trained
-    with: the algorithm and its settings, the observations, ``train`` (actions, rewards, batches,
-    data) and the length of episodes. Other configs stay as they are.
-
-    From a cloned policy ``td3_bc`` goes on, or of a Gaussian ``iql``, unless the config says which.
-    """
+    """Lay an online training's config over the config of the checkpoint that it starts from: the
+    algorithm and its settings, the observations, ``train`` (actions, rewards, batches, data) and
+    the length of episodes. Return other configs unchanged. A cloned policy is trained by
+    ``td3_bc``, or ``iql`` if Gaussian, unless the config names an algorithm."""
     path = (content.get("experiment") or {}).get("ckpt_path")
     said = content.get("train") or {}
     if path is None or said.get("num_steps") is None:
         return content
-    if not isinstance(path, str):  # no schema has read it yet
+    if not isinstance(path, str):  # not validated yet
         raise ValueError(f"experiment.ckpt_path: a checkpoint's path is needed, not {shown(path)}")
     stored, checkpoint = config_from_checkpoint(ckpt_path=start_file(path))
     name = content.get("algo_name")
@@ -120,7 +118,7 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
     with while_loading(checkpoint, f"experiment.ckpt_path: {path}"):
         settings = algo_class.settings_from(name, stored)
     rollout = {key: stored.experiment.rollout[key] for key in OF_EPISODES}
-    # The policy knows more than actions at random.
+    # The policy is better than random actions.
     train["online"] = {"horizon": rollout["horizon"], "random_steps": 0}
     below = {
         "algo_name": name,
@@ -133,7 +131,7 @@ def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def class_of(algo_name: str) -> Any:
-    """Find the class of an algorithm that a user's config names, as its defaults choose it."""
+    """Return the class of an algorithm that a config names, as its default settings choose it."""
     allow_names(algo_name)
     return ALGOS[algo_name](ALGO_CONFIGS[algo_name]())[0]
 
@@ -143,8 +141,8 @@ def check_spaces(
 ) -> None:
     """Raise ``ValueError`` if the policy of a checkpoint does not suit an environment.
 
-    where: what names the environment or the checkpoint.
-    shapes: of the environment's observations, as networks see them.
+    where: the key or file of the environment or checkpoint, for messages.
+    shapes: those of the environment's observations, as networks see them.
     """
     described = content["shape_metadata"]
     for key, shape in described["all_shapes"].items():
@@ -162,7 +160,7 @@ def check_spaces(
 
 
 def start_file(path: str) -> str:
-    """Find the checkpoint that ``experiment.ckpt_path`` names. Returns its absolute path."""
+    """Find the checkpoint of ``experiment.ckpt_path``, and return its absolute path."""
     try:
         return str(find_file(path))
     except FileNotFoundError as error:
@@ -170,7 +168,7 @@ def start_file(path: str) -> str:
 
 
 def _data_of(stored: Config, path: str) -> list[dict[str, Any]] | None:
-    """List the data that a checkpoint was trained on, if it is still there."""
+    """List the data that a checkpoint was trained on, as far as it still exists."""
     entries = stored.train.data or []
     for entry in entries:
         try:

@@ -4,9 +4,9 @@
 ``config_factory("bc", {"train": {"batch_size": 256}})`` gives the defaults of an algorithm with
 overrides laid over them. Every key is checked: a wrong type, an unknown key or contradictory
 switches raise ``ValueError`` naming the dotted path, what is allowed and the nearest known key. A
-config knows no behaviour.
+config contains no behaviour.
 
-Names are imported when one is first used, so that data and files can be found without pydantic.
+Names are imported on first use, so that finding data and files does not need pydantic.
 """
 
 from importlib import import_module

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from offrl.config.networks import (  # noqa: F401 (where users' algorithms know them)
+from offrl.config.networks import (  # noqa: F401 (users' algorithms import them here)
     ActorConfig,
     GaussianConfig,
     GMMConfig,
@@ -85,7 +85,7 @@ class StagedOptimConfig(OptimConfig):
 def learning_rates(
     decay_factor: float = 0.1, staged: bool = False, **initial: float
 ) -> dict[str, OptimConfig]:
-    """Give Adam with these initial rates, by network."""
+    """Make Adam configs with these initial learning rates, by network."""
     config = StagedOptimConfig if staged else OptimConfig
     return {
         name: config(learning_rate=LearningRateConfig(initial=rate, decay_factor=decay_factor))
@@ -130,7 +130,7 @@ class AlgoConfig(Section):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "OPTIMIZERS" in vars(cls):  # before fields are made of the class
+        if "OPTIMIZERS" in vars(cls):  # before pydantic makes the fields
             cls.optim_params = {
                 name: x if isinstance(x, OptimConfig) else learning_rates(of=x)["of"]
                 for name, x in cls.OPTIMIZERS.items()

@@ -1,4 +1,4 @@
-"""Complete configs from an algorithm's defaults and what a user says, and errors for people."""
+"""Complete configs made of an algorithm's defaults and overrides, and readable errors."""
 
 import difflib
 import json
@@ -25,19 +25,19 @@ S = TypeVar("S", bound=Section)
 
 
 class WrongConfig(ValueError):
-    """Wrong keys or values of a config; ``unknown`` has the paths of keys that there are not."""
+    """Raised for wrong keys or values in a config; ``unknown`` lists the paths of unknown keys."""
 
     unknown: Sequence[tuple] = ()
 
 
-# What values that are made of others are called, and how they are written.
+# Names and examples of composite values, for messages.
 LIST, MAP = ("a list", "[a, b]"), ("a map", "{key: value}")
 KINDS = {"list_type": LIST, "model_type": MAP, "dict_type": MAP}
 
 # The key under which a config may name its JSON Schema, for editors. It is taken out when read.
 SCHEMA_KEY = "$schema"
 
-# Besides the length these keys may change: nothing that is learned depends on them.
+# Keys that may change in a resumed training, as its length may: they do not affect learning.
 MAY_CHANGE = (
     *("experiment.save.", "experiment.rollout.", "experiment.proxies.", "experiment.logging."),
     *("experiment.render_video", "experiment.keep_all_videos", "experiment.video_skip"),
@@ -45,7 +45,7 @@ MAY_CHANGE = (
 )
 OTHERWISE = "for another training start a new run from its weights (experiment.ckpt_path)"
 
-# Words of other toolkits, and the ends of the dotted paths of offrl's keys for the same thing.
+# Keys of other toolkits, and the ends of the dotted paths of offrl's equivalent keys.
 _SAME = {
     "gamma discount_factor": "discount",
     "lr learning_rate": "learning_rate.initial",
@@ -76,24 +76,24 @@ WORDS = {word: ends.split() for words, ends in _SAME.items() for word in words.s
 
 
 def without_pretrained(config: Config) -> Config:
-    """Copy a config whose image backbones are to fetch no weights, as others are to be loaded."""
+    """Copy a config so that image backbones fetch no weights, as a checkpoint's will be loaded."""
     config = config.model_copy(deep=True)
     encoders = [part.encoder for _, part in config.observation.parts()]
     for encoder in (encoder for by_modality in encoders for encoder in by_modality.values()):
         options = encoder.core_kwargs.get("backbone_kwargs") or {}
         backbone = encoder.core_kwargs.get("backbone_class") or ""
-        may_fetch = backbone and "." not in backbone  # not one of a user's own
+        may_fetch = backbone and "." not in backbone  # none of a user's own
         if may_fetch or options.get("pretrained"):
             encoder.core_kwargs["backbone_kwargs"] = {**options, "pretrained": False}
     return config
 
 
 def config_from_content(content: Mapping[str, Any], ignore_unknown: bool = False) -> Config:
-    """Make the complete config of what a config file holds (``read_config_file``).
+    """Make a complete config of the content of a config file (``read_config_file``).
 
     Its key ``algo_name`` names the algorithm. Raises ``ValueError`` as ``config_factory`` does.
 
-    ignore_unknown: leave out keys that there are not, of a fork of robomimic, say, with a warning.
+    ignore_unknown: leave out unknown keys with a warning, such as those of a fork of robomimic.
     """
     name = content.get("algo_name")
     if not isinstance(name, str):
@@ -111,11 +111,11 @@ def config_from_content(content: Mapping[str, Any], ignore_unknown: bool = False
 def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """Make a complete config: the defaults of an algorithm with ``overrides`` laid over them.
 
-    What data it needs (``train.dataset_keys``, ``seq_length``, ...) is asked of the algorithm, if
-    neither its defaults nor ``overrides`` say it. ``ValueError`` names each wrong key or value.
+    Requirements on the data (``train.dataset_keys``, ``seq_length``, ...) come from the algorithm,
+    unless its defaults or ``overrides`` set them. ``ValueError`` names each wrong key or value.
 
     algo_name: one of offrl's algorithms, or the dotted path of a user's own.
-    overrides: nested dicts with what differs, ``{"train": {"batch_size": 256}}``.
+    overrides: nested dicts of keys that differ, ``{"train": {"batch_size": 256}}``.
     """
     content = check_content({"algo_name": algo_name, **(overrides or {})})
     address = content.pop(SCHEMA_KEY, "")
@@ -146,14 +146,14 @@ def config_factory(algo_name: str, overrides: Mapping[str, Any] | None = None) -
             if key not in said:
                 try:
                     setattr(config.train, key, value)
-                except ValidationError as error:  # of an algorithm that wants what cannot be
+                except ValidationError as error:  # the algorithm asks for an invalid value
                     raise ValueError(f"train.{_explain(error.errors()[0])}") from None
     return config
 
 
 def stored_config(algo_name: str, text: str) -> Config:
-    """Make the config that a checkpoint holds, in JSON. Raises ``ValueError`` as ``config_factory``
-    does, and where its policy is made by modules that are not allowed (``offrl.modules``)."""
+    """Make the config in a checkpoint, of its JSON ``text``. Raises ``ValueError`` as
+    ``config_factory`` does, and for modules that are not allowed (``offrl.modules``)."""
     content = json.loads(text)
     if not isinstance(content, dict):
         raise ValueError(f"its config is {shown(content)}, and no map")
@@ -169,15 +169,15 @@ def _of_policy(content: Mapping[str, Any]) -> dict[str, Any]:
 def complete_config(
     algo_name: str, algo_section: type[AlgoConfig], overrides: Mapping[str, Any]
 ) -> Config:
-    """Make the config whose section ``algo`` is of a given class, registered or not."""
+    """Make a config whose section ``algo`` has a given class, registered or not."""
     model = _config_class(algo_section)
     defaults = merge(model(algo_name=algo_name).to_dict(), algo_section.DEFAULTS)
     return validated(model, merge(defaults, overrides), defaults)
 
 
 def validated(model: type[S], content: Mapping[str, Any], known: Mapping[str, Any]) -> S:
-    """Make a section of nested dicts; ``WrongConfig`` names every wrong key or value by its dotted
-    path, and what is most like it among the ``known`` keys."""
+    """Make a section of nested dicts. Raises ``WrongConfig``, which names every wrong key or value
+    by its dotted path, with the most similar ``known`` keys."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -202,7 +202,7 @@ def _explain(error: Any) -> str:
     path = place(*error["loc"])
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    if message.startswith("algo.") and not message.startswith(path):  # of an algorithm's part
+    if message.startswith("algo.") and not message.startswith(path):  # in an algorithm's part
         message = re.sub(r"\balgo\.", f"{path}.", message)
     if error["type"] in KINDS:
         kind, such_as = KINDS[error["type"]]
@@ -213,13 +213,13 @@ def _explain(error: Any) -> str:
 
 
 def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[str]:
-    """Write messages on unknown keys and on what may be meant, one for all keys with one hint.
+    """Write messages on unknown keys with hints, one for all keys with the same hint.
 
-    keys: the path of each key. known: the config with all the keys that there are.
+    keys: the path of each key. known: the config with all known keys.
     """
     paths, algo_name = [*_dotted(known)], known.get("algo_name")
     of_algo = [key for key in keys if key[0] == "algo"]
-    others = ""  # the algorithms whose section has all of these keys
+    others = ""  # algorithms whose sections have all of these keys
     if wanted := {".".join(map(str, key[1:])) for key in of_algo}:
         sections = {name: ALGO_CONFIGS[name]().to_dict() for name in ALGO_CONFIGS.names()}
         others = ", ".join(name for name, own in sections.items() if wanted <= {*_dotted(own)})
@@ -234,8 +234,8 @@ def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[st
 
 
 def _hint(key: tuple, paths: Sequence[str], algo_name: str | None) -> str:
-    """Guess what was meant: offrl's word for it, the same name in another section, or a name that
-    looks alike, first in the same section. Else list the names of that section."""
+    """Suggest the intended key: offrl's equivalent, the same name in another section, or a similar
+    name, first in the same section. Else list the keys of that section."""
     *above, name = map(str, key)
     words = WORDS.get(name, [])
     for end in (*words, name):
@@ -261,8 +261,8 @@ def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) -> None:
-    """Check that a run with this ``config`` can go on with the ``new`` one, made by ``overrides``.
-    Raises ``ValueError`` for a key that would have changed the steps so far."""
+    """Check that a run with ``config`` can be resumed with ``new``, made by ``overrides``. Raises
+    ``ValueError`` for a key that would have changed the steps so far."""
     length = "max_steps"
     if isinstance(config, Config):
         length = "train.num_steps" if config.train.num_steps else "train.num_epochs"
@@ -275,7 +275,7 @@ def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) ->
             )
     if not isinstance(config, Config) or "train.num_steps" not in changed:
         return
-    # The number of steps may have decided other keys as well, which a user may say are to stay.
+    # Other keys may follow from the number of steps; a user may set these to keep them.
     was, now = changed["train.num_steps"]
     values, defaults = (leaves(c.to_dict()) for c in (config, config_factory(config.algo_name)))
     followed = {"train.online.random_steps": was // 3, "experiment.epoch_every_n_steps": was}
@@ -294,8 +294,8 @@ def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) ->
 
 
 class OtherLength(TrainConfig):
-    """The section ``train`` of a training that is longer now than when it was begun. Raises
-    ``ValueError`` if the length is read, as what is learned would depend on it."""
+    """The section ``train`` of a training that was made longer. Raises ``ValueError`` if an
+    algorithm reads the length, as what it learns would depend on that."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -309,8 +309,8 @@ class OtherLength(TrainConfig):
 
 
 def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
-    """Make the config for the algorithm of a training that goes on from the checkpoint ``earlier``:
-    if the length of the training has changed since, the algorithm may not read it."""
+    """Make the algorithm's config in a training that is resumed from the checkpoint ``earlier``: if
+    the length has changed since, the algorithm cannot read it."""
     then = json.loads(earlier["config"])["train"] if earlier else {}
     lengths = {key: config.train[key] for key in ("num_epochs", "num_steps")}
     is_same = all(then.get(key, now) == now for key, now in lengths.items())

@@ -9,18 +9,18 @@ from offrl.registry import shown
 
 T = TypeVar("T")
 MOST_LEVELS, MOST_VALUES = 50, 100_000
-REPEATED = object()  # stands for the value of a key that a file gives twice
+REPEATED = object()  # marks the value of a key that a file sets twice
 
 
 def place(*path: Any) -> str:
-    """Write a dotted path, or a file's, for a message: as it is, where that is one short line."""
+    """Write a dotted path, or a file's, for a message: unquoted if it is one short line."""
     parts = [str(part) for part in path]
     return ".".join(p if p.isprintable() and len(p) <= 300 else shown(p) for p in parts)
 
 
 def check_content(content: T) -> T:
-    """Return the content of a config. Raises ``ValueError`` that names the first value which no
-    config can hold, by its dotted path."""
+    """Return the content of a config. Raises ``ValueError`` with the dotted path of the first value
+    that no config can hold."""
     for count, (path, value) in enumerate(_walk(content)):
         where = f"{place(*path[:5])}: " if path else ""
         if len(path) > MOST_LEVELS:
@@ -65,7 +65,7 @@ def _problem(value: Any) -> str | None:
         return None if fits else "the number does not fit into 64 bits; give a smaller one"
     if value is None or isinstance(value, (list, tuple, Path)):
         return None
-    from pydantic import BaseModel  # no file holds one
+    from pydantic import BaseModel  # not in files
 
     if isinstance(value, BaseModel):
         return None
@@ -73,5 +73,5 @@ def _problem(value: Any) -> str | None:
 
 
 def _is_odd_text(text: str) -> bool:
-    """Say whether no file can be named so, nor a line printed: it has a NUL or half a character."""
+    """Say whether text cannot name a file or be printed: it has a NUL or a lone surrogate."""
     return "\0" in text or any("\ud800" <= c <= "\udfff" for c in text)

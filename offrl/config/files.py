@@ -1,4 +1,4 @@
-"""Configs in files and on the command line, and where shipped files are found."""
+"""Configs in files and on the command line, and the search for shipped files."""
 
 import filecmp
 import glob
@@ -15,7 +15,7 @@ from offrl.registry import did_you_mean
 
 log = logging.getLogger(__name__)
 
-# In a clone configs/ and all else lie beside the package, in a wheel configs/ alone within it.
+# In a clone, configs/ and other files are beside the package; a wheel has only configs/, in it.
 _PACKAGE = Path(__file__).parents[1]
 IS_WHEEL = (_PACKAGE / "configs").is_dir()
 SHIPPED = _PACKAGE if IS_WHEEL else _PACKAGE.parent
@@ -24,23 +24,20 @@ FOLDERS = "configs", "configs/online"
 
 
 def find_file(path: str | Path, *folders: str, beside: Path = Path()) -> Path:
-    """Find a file seen from the folder ``beside``, or among what ships with offrl, or in one of
-    ``folders`` there. Returns its absolute path.
-
-    So the configs that ship, and a clone's data, are found from any working directory.
-    """
+    """Find a file relative to the folder ``beside``, among the files that ship with offrl, or in
+    one of ``folders`` there. Returns its absolute path."""
     try:
         given = Path(path).expanduser()
         candidates = [beside / given]
         if not given.is_absolute():
             shipped = [SHIPPED / folder / path for folder in ("", *folders)]
-            if IS_WHEEL:  # where all else is code
+            if IS_WHEEL:  # a wheel's other files are code
                 shipped = [file for file in shipped if file.is_relative_to(SHIPPED / "configs")]
             candidates += shipped
         for candidate in candidates:
             if candidate.is_file():
                 return candidate.resolve()
-    except (OSError, RuntimeError) as error:  # a name that is too long, the home of nobody
+    except (OSError, RuntimeError) as error:  # a name that is too long, an unknown user's home
         why = getattr(error, "strerror", None) or error
         raise FileNotFoundError(f"{place(path)}: no such file ({why})") from None
     if candidates[0].is_dir():
@@ -51,20 +48,20 @@ def find_file(path: str | Path, *folders: str, beside: Path = Path()) -> Path:
 
 
 def shipped_configs(pattern: str) -> list[str]:
-    """List the names of the configs that ship which match a pattern."""
+    """List the names of shipped configs that match a pattern."""
     return sorted(glob.glob(pattern, root_dir=SHIPPED / "configs", recursive=True))
 
 
 def find_config(path: str | Path, beside: Path = Path()) -> Path:
-    """Find a config as ``find_file`` does, and log which file it is where that is not plain: it is
-    not the path as given, or another config of that name is here or ships with this offrl.
+    """Find a config as ``find_file`` does, and log which file it is if that is not obvious: it is
+    not at the given path, or there is another config of that name.
 
-    A config that ships comes before one below ``configs/`` here, as it is of the code's version.
+    Shipped configs, which fit the code's version, precede those below ``configs/`` here.
     """
     try:
         found = find_file(path, *FOLDERS, beside=beside)
     except FileNotFoundError as error:
-        try:  # those that ship are JSON
+        try:  # shipped configs are JSON
             if Path(path).suffix not in (".yaml", ".yml"):
                 raise
             found = find_file(Path(path).with_suffix(".json"), *FOLDERS, beside=beside)
@@ -89,7 +86,7 @@ def find_config(path: str | Path, beside: Path = Path()) -> Path:
 def read_config_file(path: str | Path) -> dict[str, Any]:
     """Read the config in a JSON or YAML file."""
     content = read_file(path)
-    # A training that starts from a checkpoint may go on with its algorithm (experiment.ckpt_path).
+    # With experiment.ckpt_path the algorithm may be that of the checkpoint.
     if not isinstance(content, dict) or not {"algo_name", "experiment", "alg_para"} & {*content}:
         raise ValueError(f'{place(path)}: a config is a map with the key "algo_name", e.g. "bc"')
     return content
@@ -142,8 +139,8 @@ def _from_json(text: str) -> Any:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """Turn ``train.batch_size=256`` into a nested dict. The value is JSON, in which lists and dicts
-    need no quotes (``[low_dim]``); any other value is text."""
+    """Turn ``train.batch_size=256`` into a nested dict. The value is JSON, with optional quotes in
+    lists and dicts (``[low_dim]``), or else text."""
     path, equals, written = text.partition("=")
     if not equals or not all(path.split(".")):
         raise ValueError(f"--set {place(text)}: expected KEY=VALUE, e.g. train.batch_size=256")

@@ -17,14 +17,13 @@ UNKNOWN = object()
 
 
 def config_schema() -> dict[str, Any]:
-    """Make the schema of the configs of all algorithms: ``algo_name`` says which keys ``algo`` has.
-
-    Every key has its type, limits, default and description. A user's own algorithm may have any.
-    """
+    """Make the schema of all algorithms' configs, in which the keys of ``algo`` depend on
+    ``algo_name``. Every key has its type, limits, default and description. A user's own algorithm
+    may have any keys."""
     classes = {name: ALGO_CONFIGS[name] for name in ALGO_CONFIGS.names()}
     sections = {name: section_schema(cls()) for name, cls in classes.items()}
     schema = section_schema(Config(algo_name=""))
-    # A training that starts from a checkpoint may go on with its algorithm.
+    # A training from a checkpoint may leave its algorithm out.
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["experiment"]}]
     keys = dict(schema["properties"])
     usual = keys["observation"]
@@ -63,17 +62,17 @@ def config_schema() -> dict[str, Any]:
 
 
 def section_schema(defaults: Section) -> dict[str, Any]:
-    """Make the schema of a section and those in it, without references; its values are defaults."""
+    """Make the schema of a section and its subsections, without references; values are defaults."""
     section = type(defaults)
     with warnings.catch_warnings():
-        # Of defaults that are a Map; all of them are replaced.
+        # About defaults that are a Map; all of these are replaced.
         warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
         references, content = models_json_schema([(section, "validation")])
     return _complete(references[section, "validation"], content["$defs"], defaults.to_dict())
 
 
 def _complete(node: Mapping[str, Any], parts: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """Complete a node of the schema with the parts that it refers to, and with its default."""
+    """Complete a node of the schema by the parts that it refers to, and its default."""
     node = dict(node)
     if "$ref" in node:
         part = parts[node.pop("$ref").rpartition("/")[2]]
@@ -85,13 +84,13 @@ def _complete(node: Mapping[str, Any], parts: Mapping[str, Any], default: Any) -
             name: _complete(key, parts, known.get(name, UNKNOWN))
             for name, key in node["properties"].items()
         }
-        node.pop("default", None)  # its keys have theirs
+        node.pop("default", None)  # its keys have defaults
     elif default is not UNKNOWN:
         node["default"] = default
     entry = node.get("additionalProperties")
     if isinstance(entry, Mapping):
         node["additionalProperties"] = _complete(entry, parts, UNKNOWN)
-        if "$ref" in entry:  # the entries that are there by default have defaults of their own
+        if "$ref" in entry:  # default entries have defaults of their own
             known = node.pop("default", {})
             node["properties"] = {k: _complete(entry, parts, v) for k, v in known.items()}
     if "items" in node:

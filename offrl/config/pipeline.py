@@ -19,10 +19,10 @@ from offrl.tree import leaves, merge
 
 log = logging.getLogger(__name__)
 
-UNUSED = ("speedup", "benchmark")  # of performance, which other toolkits' files have
-SECTIONS = ("experiment", "train", "observation", "distributed")  # of offrl's, in such a file
-OF_SHAPES = ("model_name", "state_dim", "action_dim", "input_dtype")  # environments say these
-TRAJECTORY_STEPS = 128  # of the longest trajectory, unless agent_config says otherwise
+UNUSED = ("speedup", "benchmark")  # sections of other toolkits' files
+SECTIONS = ("experiment", "train", "observation", "distributed")  # offrl's sections in such a file
+OF_SHAPES = ("model_name", "state_dim", "action_dim", "input_dtype")  # follow from the environment
+TRAJECTORY_STEPS = 128  # default length of the longest trajectory
 
 
 class AlgPara(Section):
@@ -94,11 +94,11 @@ class _Distributed(Section):  # a key of DistributedConfig
 
 
 class _Meta(Section):
-    provenance: FreeMap = Map()  # written by a training
+    provenance: FreeMap = Map()  # written by trainings
 
 
 class PipelineConfig(Section):
-    """The content of such a file, with its defaults."""
+    """The content of a file with a pipeline's parts (``alg_para``, ``env_para``, ...)."""
 
     modules: list[str] = []
     """Modules that register the parts, found in the file's folder as well."""
@@ -123,7 +123,7 @@ class PipelineConfig(Section):
 
 
 def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:
-    """Make the config of what a file holds. ``ValueError`` names every wrong key or value."""
+    """Make the config of a file's content. ``ValueError`` names every wrong key or value."""
     if unused := [key for key in UNUSED if key in content]:
         log.warning(f"{', '.join(unused)}: not used, as offrl has nothing to set there")
         content = {key: value for key, value in content.items() if key not in UNUSED}
@@ -138,32 +138,32 @@ def pipeline_config(content: Mapping[str, Any]) -> PipelineConfig:
 
 
 def name_in(content: Mapping[str, Any]) -> str | None:
-    """Give the name of the algorithm in such a file, if it says one."""
+    """Return the name of the algorithm in such a file, if there is one."""
     part = content.get("alg_para")
     name = part.get("alg_name") if isinstance(part, Mapping) else None
     return name if isinstance(name, str) else None
 
 
 def config_of(content: Mapping[str, Any], ignore_unknown: bool = False) -> Config | PipelineConfig:
-    """Make the config of what any config file holds; a pipeline's is known by ``alg_para``."""
+    """Make the config of any file's content; a pipeline's has ``alg_para``."""
     if "alg_para" in content:
         return pipeline_config(content)
     return config_from_content(content, ignore_unknown)
 
 
 def gymnasiums(env_name: str, env_info: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Give the name of one of gymnasium's environments, which for ``GymEnv`` is in ``env_info``,
-    and what it is made with. (``vision: false`` of other toolkits' files changes nothing.)"""
+    """Return the name of one of gymnasium's environments, which for ``GymEnv`` is in ``env_info``,
+    and its arguments. (``vision: false`` of other toolkits' files has no effect.)"""
     info = {key: x for key, x in env_info.items() if (key, x) != ("vision", False)}
     return (info.pop("name", env_name) if env_name == "GymEnv" else env_name), info
 
 
 def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Turn a file of parts whose algorithm is one of offrl's into the config of an online training
-    by explorers; give other content back as it is.
+    """Convert a pipeline's file with an algorithm of offrl's to the config of an online training by
+    explorers; return other content unchanged.
 
     ``alg_config`` and the options of the model become keys of the sections ``algo`` and ``train``.
-    Raises ``ValueError`` for what offrl's algorithms cannot do.
+    Raises ``ValueError`` for settings that offrl's algorithms do not support.
     """
     said = name_in(content) or ""
     name = said.lower()
@@ -172,7 +172,7 @@ def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
     parts = {key: value for key, value in content.items() if key not in SECTIONS}
     file = pipeline_config(merge({"model_para": {"actor": {"model_name": "MLP"}}}, parts))
     import_all(file.modules)
-    if PARTS["algorithm"].get(said) is not None:  # a user's own of that name
+    if PARTS["algorithm"].get(said) is not None:  # a user's algorithm of that name
         return content
     if file.agent_para.agent_num > 1:
         raise ValueError(f"agent_para.agent_num: offrl's {name} learns for one agent; set it to 1")
@@ -200,7 +200,7 @@ def online_content(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _environment(file: PipelineConfig) -> dict[str, Any]:
-    """Give the keys of ``experiment`` that name the environment."""
+    """Return the keys of ``experiment`` for the environment."""
     name, info = file.env_para.env_name, file.env_para.env_info
     part = PARTS["environment"].get(name)
     if part is None or part.__module__ == "offrl.pipelines.registers":
@@ -211,7 +211,7 @@ def _environment(file: PipelineConfig) -> dict[str, Any]:
 
 
 def _agent(para: AgentPara) -> dict[str, Any]:
-    """Give the keys of ``train.online`` that name the agent; none for offrl's own."""
+    """Return the keys of ``train.online`` for the agent; none for offrl's own."""
     name, config = para.agent_name, para.agent_config
     if name != AgentPara().agent_name:
         if (part := PARTS["agent"].get(name)) is None:
@@ -226,7 +226,7 @@ def _agent(para: AgentPara) -> dict[str, Any]:
 
 
 def _options_of_model(file: PipelineConfig, name: str) -> dict[str, Any]:
-    """Give the keys of ``algo`` that follow from the section of the model."""
+    """Return the keys of ``algo`` that follow from the section of the model."""
     actor = file.model_para.actor
     known = ("MLP", "ActorValue", "Actor", "Critics", name, f"{name}Mlp")
     if actor["model_name"].lower() not in [x.lower() for x in known]:

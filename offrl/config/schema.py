@@ -235,7 +235,7 @@ class ObservationConfig(Section):
     """Encoder of the observations of each modality, before they are joined."""
 
     def parts(self, place: str = "observation") -> Iterator[tuple[str, "ObservationConfig"]]:
-        """Yield itself and its place; of a hierarchy, those of its parts."""
+        """Yield this section and its place; for a hierarchy, those of its parts."""
         yield place, self
 
     @property
@@ -289,8 +289,8 @@ class Config(Section):
     """Notes about the origin of the config."""
 
     def follow_online(self, said: Mapping[str, Any]) -> None:
-        """Set what follows from acting while learning, where ``said`` has no such key: evaluations
-        in episodes as long as in learning, and random steps for a third of all at most."""
+        """Set defaults for acting while learning, unless ``said`` has these keys: evaluations in
+        episodes as long as in training, and random steps for at most a third of the training."""
         online, num_steps = self.train.online, self.train.num_steps
         if "horizon" not in said.get("experiment", {}).get("rollout", {}):
             self.experiment.rollout.horizon = online.horizon or LONGEST_EPISODE
@@ -298,8 +298,8 @@ class Config(Section):
             online.random_steps = min(online.random_steps, num_steps // 3)
 
     def check_window(self, key: str, follows: str, may_be_less: bool = False) -> None:
-        """Raise ``ValueError`` unless a key of ``train`` is as one of ``algo`` says. If it
-        ``may_be_less``, as for a policy that remembers more than its samples show, warn of that."""
+        """Raise ``ValueError`` unless a key of ``train`` equals one of ``algo``. If it
+        ``may_be_less``, as a policy may remember more than its samples show, only warn."""
         given, said = self.train[key], attrgetter(follows)(self.algo)
         if given < said and may_be_less:
             log.warning(

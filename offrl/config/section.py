@@ -1,4 +1,4 @@
-"""The parts that sections of configs are made of."""
+"""The base of sections of configs, and types of keys."""
 
 import ast
 import inspect
@@ -25,7 +25,7 @@ class Section(BaseModel):
     ``section["key"]`` and ``section.keys()`` work as with a dict.
     """
 
-    # Neither NaN nor infinity: JSON has none, so that they could not be read again.
+    # JSON has neither NaN nor infinity, so that they could not be read again.
     model_config = ConfigDict(
         extra="forbid", strict=True, validate_assignment=True, allow_inf_nan=False
     )
@@ -34,11 +34,11 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
         reference = handler(schema)
         described = handler.resolve_ref_schema(reference)
-        described.pop("description", None)  # of the class: each key has one of its own
+        described.pop("description", None)  # the class's: each key has its own
         for name, text in descriptions_of(cls).items():
             described["properties"][name]["description"] = text
         for name, field in cls.model_fields.items():
-            if isinstance(field.default, Map):  # which pydantic takes for what JSON cannot say
+            if isinstance(field.default, Map):  # which pydantic cannot write as JSON
                 described["properties"][name]["default"] = dict(field.default)
         return reference
 
@@ -52,23 +52,22 @@ class Section(BaseModel):
         return iter(type(self).model_fields)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Give what differs from the defaults; ``dump()`` is all."""
+        """Yield the keys that differ from the defaults; ``dump()`` has all."""
         fields = type(self).model_fields
         yield from ((k, v) for k, v in super().__repr_args__() if v != fields[str(k)].default)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the section as nested dicts."""
+        """Return the section as nested dicts."""
         return self.model_dump()
 
     def dump(self) -> str:
-        """Give the section as JSON text."""
+        """Return the section as JSON text."""
         return json.dumps(self.to_dict(), indent=4)
 
 
 def descriptions_of(section: type[Section]) -> dict[str, str]:
-    """Find the description of each key: the text below it in the source of its class, or what its
-    ``Field(description=...)`` says. A key whose type or default a subclass changes keeps its own.
-    """
+    """Return the description of each key: the text below it in the source of its class, or its
+    ``Field(description=...)``. Keys that a subclass changes keep theirs."""
     found: dict[str, str] = {}
     for cls in (cls for cls in section.__mro__ if issubclass(cls, Section)):
         fields = cls.model_fields.items()
@@ -79,10 +78,10 @@ def descriptions_of(section: type[Section]) -> dict[str, str]:
 
 @cache
 def _texts_below_keys(cls: type) -> dict[str, str]:
-    """Read the texts below the keys that a class declares; none where its source is not found."""
+    """Read the texts below the keys that a class declares; none if its source is missing."""
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
-    except (OSError, TypeError, SyntaxError):  # of a class that was typed in, or made by a program
+    except (OSError, TypeError, SyntaxError):  # a class from a console, or made by a program
         return {}
     return {
         key.target.id: " ".join(text.value.value.split())
@@ -114,17 +113,17 @@ def _as_map(value: Any) -> Any:
 FreeMap = Annotated[dict[str, Any], AfterValidator(check_content), AfterValidator(_as_map)]
 KeyLists = Annotated[dict[str, list[str]], AfterValidator(_as_map)]
 Count = Annotated[int, Field(ge=1)]
-Steps = Annotated[int, Field(ge=1, le=100_000)]  # of a window: what is longer is all padding
+Steps = Annotated[int, Field(ge=1, le=100_000)]  # of a window: longer ones are all padding
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True)
 class MustBe:
-    """An annotation of a key that takes one ``value`` alone, although robomimic's takes others."""
+    """An annotation of a key that takes only one ``value``, unlike robomimic's."""
 
     value: Any
-    otherwise: str  # the remedy for a user who needs another
+    otherwise: str  # a remedy for users who need another
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
@@ -141,7 +140,7 @@ class MustBe:
 
 
 def options_of(section: Section, *read_elsewhere: str) -> dict[str, Any]:
-    """Give the keys of a section as arguments of the class that it configures."""
+    """Return the keys of a section as arguments of the class that it configures."""
     others = ("enabled", *read_elsewhere)
     return {key: value for key, value in section.to_dict().items() if key not in others}
 
@@ -155,7 +154,7 @@ def check_one_enabled(section: Section, *names: str) -> None:
 
 
 def without_effect(default: Any, exclude: bool = True) -> Any:
-    """Declare a key that some of robomimic's files have, and that changes nothing here."""
+    """Declare a key of some robomimic files that has no effect."""
     return Field(
         default,
         exclude=exclude,

@@ -1,4 +1,4 @@
-"""Reads YAML in configs."""
+"""Reads YAML configs."""
 
 import re
 from collections import Counter
@@ -8,15 +8,15 @@ import yaml
 
 from offrl.registry import shown
 
-# What YAML 1.1 reads as base 8 or 60 and later versions as text or another number, or the reverse.
+# Numbers that YAML 1.1 reads in base 8 or 60, and later versions otherwise, or the reverse.
 _AMBIGUOUS = re.compile(
     r"[-+]?0[0-9_]+|[-+]?0o[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"
 )
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """Reads ``1e-4`` as a number, which is text in YAML 1.1, and refuses whatever else YAML 1.1
-    reads otherwise than people do."""
+    """Reads ``1e-4`` as a number, which is text in YAML 1.1, and refuses other values that YAML 1.1
+    reads in a surprising way."""
 
     def construct_scalar(self, node: Any) -> Any:
         kind = node.tag.rpartition(":")[2]
@@ -30,7 +30,7 @@ class _YamlLoader(yaml.SafeLoader):
         return super().construct_scalar(node)
 
     def flatten_mapping(self, node: Any) -> None:
-        """Refuse keys that stand twice; keys that ``<<`` merges in give way to them, as in YAML."""
+        """Refuse duplicate keys; keys that ``<<`` merges in are overridden, as in YAML."""
         counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
         for key, _ in reversed(node.value):
             if isinstance(key.value, str) and counts[key.value] > 1:

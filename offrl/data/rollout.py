@@ -24,8 +24,7 @@ class Rollout(Replay):
         ``[N, L, F]`` mark equal frames. Where ``mask`` is true, a step was taken, with ``actions``,
         ``rewards``, ``terminated`` and ``truncated``; the next row holds the observation after it.
         Other rows are ends of episodes, or padding after the last observation. If there are
-        demonstrations, ``demos`` is a batch of ``N L`` recorded steps.
-        """
+        demonstrations, ``demos`` is a batch of ``N L`` recorded steps."""
         store = self.store
         if not store.is_step.any():
             raise ValueError("no step was taken since the last update; collect some, then learn")

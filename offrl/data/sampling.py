@@ -95,8 +95,7 @@ class SumTree:
 class Priorities:
     """Prioritised experience replay (Schaul et al., 2016, arXiv:1511.05952): rows of a replay are
     drawn in proportion to ``(|error| + 1e-6)^exponent``, new steps to the largest of these so far,
-    and rows without a step never. ``exponent`` is alpha, and ``correction`` beta at the start.
-    """
+    and rows without a step never. ``exponent`` is alpha, and ``correction`` beta at the start."""
 
     def __init__(self, num_rows: int, exponent: float, correction: float):
         self._tree = SumTree(num_rows)

@@ -62,8 +62,7 @@ class ConstantColumn:
 
 class StepStore:
     """Holds a column per key over all steps of demonstrations of ``lengths`` ``[D]`` steps. A
-    demonstration's rows are contiguous, so that windows are index arithmetic.
-    """
+    demonstration's rows are contiguous, so that windows are index arithmetic."""
 
     def __init__(self, lengths: Sequence[int] | np.ndarray = ()):
         self.columns: dict[str, Any] = {}

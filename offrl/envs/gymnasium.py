@@ -122,8 +122,7 @@ def _array(value: Any) -> np.ndarray:
 @ENVS.register("gymnasium")
 class GymnasiumEnv(GymnasiumAdapter):
     """``gymnasium.make(env_name, **env_kwargs)``. A user's own environment is named
-    ``"module:Id"``: gymnasium imports the module, which registers it.
-    """
+    ``"module:Id"``: gymnasium imports the module, which registers it."""
 
     kind: int | str = 2  # in ``env_args``
 

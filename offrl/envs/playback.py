@@ -32,8 +32,7 @@ class Moment(NamedTuple):
 
 def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
     """Visit the ``T`` recorded states and the state after the last action: ``T + 1`` moments.
-    Rewards and next observations of the demonstration are those of all but the first moment.
-    """
+    Rewards and next observations of the demonstration are those of all but the first moment."""
 
     def moment(obs: Any, reward: Any) -> Moment:
         return Moment(obs, finite(reward), bool(said_success(env.is_success()["task"])))

@@ -163,8 +163,7 @@ class Discarded(Exception):
 
 class Operator(Screen):
     """Chooses actions ``[x, y, z, three rotations, gripper]`` by the keyboard, for ``run_episode``,
-    at most at ``control_freq`` Hz. Escape discards the running episode.
-    """
+    at most at ``control_freq`` Hz. Escape discards the running episode."""
 
     def __init__(self, env: Any, control_freq: float):
         shape = env.action_space.shape

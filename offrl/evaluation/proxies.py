@@ -1,7 +1,6 @@
 """Evaluation without an environment: numbers from data that stand in for success, and may mislead.
 They are the distance of the policy from the demonstrations' actions, its values and their
-consistency, and the return that fitted Q evaluation predicts.
-"""
+consistency, and the return that fitted Q evaluation predicts."""
 
 from typing import Any
 

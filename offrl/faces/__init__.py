@@ -1,1 +1,1 @@
-"""Agents, environments and algorithms for scripts: other ways to use a trainer."""
+"""Agents, environments and algorithms for scripts, as other interfaces to a trainer."""

@@ -1,4 +1,4 @@
-"""The agent of a script: it acts, learns, trains and plays."""
+"""The agent for scripts: it acts, learns, trains and plays."""
 
 import logging
 from abc import ABCMeta
@@ -21,10 +21,10 @@ from offrl.online.agent import BaseAgent, Obs, PolicyAgent
 
 
 class Agent(BaseAgent, metaclass=ABCMeta):
-    """Carries an ``Algorithm`` through environments, or what a config says: then it is made with
-    its algorithm, and it ``train``\\ s and ``play``\\ s.
+    """Acts in environments and learns, by an ``Algorithm`` or by a config. Made of a config, it can
+    also ``train`` and ``play``.
 
-    A script of its own steps an ``Environment`` and tells the agent what it sees::
+    A script steps an ``Environment`` itself and passes observations and rewards to the agent::
 
         state, over = agent.append_state(env.reset()[0]), False
         while not over:
@@ -34,18 +34,18 @@ class Agent(BaseAgent, metaclass=ABCMeta):
             agent.optimize()
         agent.reset(terminated)
 
-    Derive from it for an exploration of your own. In a pipeline (``offrl.online.Registers``) it is
-    made as ``Agent(env, alg, agent_config)``, and acts in ``env`` step by step, by
-    ``infer_action`` and ``handle_env_feedback``.
+    Derive from it to explore in another way. In a pipeline (``offrl.online.Registers``) it is made
+    as ``Agent(env, alg, agent_config)``, and acts in ``env`` by ``infer_action`` and
+    ``handle_env_feedback`` in each step.
 
-    cfgs: An ``Algorithm``; or a config, nested dicts with what differs from the defaults, or the
+    cfgs: An ``Algorithm``; or a config, nested dicts of keys that differ from the defaults, or the
         path of a config file.
-    model: The networks whose weights it begins with (``alg.model`` of another agent); or a module
-        of your own, or its class, that is the policy's or the values' network (``use_network``).
-    model_file: A checkpoint to begin with instead, see ``init``.
-    device: ``"cpu"`` or ``"cuda"``; ``None``: as the config says.
-    log_level: The least level of what is logged (``"debug"``, ``"info"``, ``"warning"``).
-    obs_ndim: Of an ``Algorithm``, the number of dimensions of an observation of one environment.
+    model: Networks with initial weights (``alg.model`` of another agent); or a module of your own,
+        or its class, for the policy or the values (``use_network``).
+    model_file: A checkpoint with initial weights instead, see ``init``.
+    device: ``"cpu"`` or ``"cuda"``; ``None``: the config's.
+    log_level: The least level of logged messages (``"debug"``, ``"info"``, ``"warning"``).
+    obs_ndim: With an ``Algorithm``, the number of dimensions of a single observation.
     """
 
     env: Any = None
@@ -69,13 +69,13 @@ class Agent(BaseAgent, metaclass=ABCMeta):
             cfgs, model, model_file, device, log_level, self.augment_state
         )
         self.agent_config: Mapping[str, Any] = {} if agent_config is None else agent_config
-        #: In a pipeline, what it knows of a step if ``handle_env_feedback`` returns nothing.
+        #: In a pipeline, the data of a step if ``handle_env_feedback`` returns nothing.
         self.transition_data: dict[str, Any] = {}
         super().__init__(alg, obs_ndim)
 
     def init(self, model_file: str | Path) -> None:
-        """Begin anew with a checkpoint of the same algorithm: its weights, and what it normalises
-        by."""
+        """Restart from a checkpoint of the same algorithm: load its weights and statistics. Raises
+        ``ValueError`` for a checkpoint of another algorithm."""
         self._of_config("init").begin(model_file)
 
     @property
@@ -96,7 +96,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
 
     @property
     def reward(self) -> float:
-        """The reward of the last action. To set it adds it to ``ep_reward``."""
+        """The reward of the last action. Setting it also adds it to ``ep_reward``."""
         return self._reward
 
     @reward.setter
@@ -108,8 +108,8 @@ class Agent(BaseAgent, metaclass=ABCMeta):
 
     @property
     def state(self) -> dict[str, np.ndarray] | None:
-        """The state that ``append_state`` returned last, ``{key: [frame_stack, ...]}``; ``None``
-        before the first observation of an episode. To set it appends an observation."""
+        """The last state of ``append_state``, ``{key: [frame_stack, ...]}``; ``None`` before the
+        first observation of an episode. Setting it appends an observation."""
         return self._state
 
     @state.setter
@@ -122,8 +122,8 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     def reset(self, terminated: bool = False) -> None:
         """Begin an episode.
 
-        terminated: Whether the last one ended by itself, so that nothing would have followed. Say
-            it where episodes do: else they are taken for cut off.
+        terminated: True if the last episode terminated, so that no value follows its end. False: it
+            was cut off, for example by a time limit.
         """
         terminated = truth(terminated, "terminated")
         self._forget_episode()
@@ -131,17 +131,17 @@ class Agent(BaseAgent, metaclass=ABCMeta):
             self._session.by_hand.end(terminated)
 
     def flash(self) -> None:
-        """Clear the rewards of the episode, which goes on."""
+        """Set ``reward`` and ``ep_reward`` to zero; the episode goes on."""
         self._reward = self.ep_reward = 0.0
 
     def augment_state(self, state: Any) -> Any:
-        """Change what the environment shows before it is learned from; to be overridden. Every
-        observation goes through here, of ``train`` and ``play`` as well."""
+        """Transform an observation before it is used; override it. All observations pass through
+        it, also those of ``train`` and ``play``."""
         return state
 
     def append_state(self, state: Any) -> dict[str, np.ndarray]:
-        """Take in what the environment shows, and give the last observations with it,
-        ``{key: [frame_stack, ...]}``; the first one of an episode is all of them."""
+        """Append an observation, and return the stacked last ones, ``{key: [frame_stack, ...]}``;
+        the first one of an episode is repeated."""
         session = self._of_config("append_state")
         trainer = session.trainer
         named = trainer.alg.named(self.augment_state(state))
@@ -156,8 +156,8 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         return self._state
 
     def action(self, state: Any, deterministic: bool = False) -> np.ndarray:
-        """Choose the action in a state that ``append_state`` returned last, or for an observation,
-        which is appended. It explores, unless it is to be deterministic."""
+        """Choose the action for the last state of ``append_state``, or for an observation, which is
+        appended. Explores unless ``deterministic``."""
         if self._session is None:
             return self.predict(state) if deterministic else self.sample(state)
         if state is not self._state:
@@ -172,9 +172,9 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         return clipped(raw, self._session.trainer.envs.action_space)
 
     def optimize(self) -> dict[str, float]:
-        """Make one update if there are enough steps to learn from, and give its logs; else nothing.
-        Algorithms that learn from each step once make all updates of ``collect_steps`` of them; of
-        more than twice as many the first are forgotten."""
+        """Make one update if there are enough steps, and return its logs, else an empty dict.
+        On-policy algorithms make all updates of a round of ``collect_steps`` steps; beyond twice as
+        many, the oldest steps are dropped."""
         return self._of_config("optimize").by_hand.learn()
 
     def _forget_episode(self) -> None:
@@ -190,8 +190,8 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         gitsha: str | None = None,
         model_dest: str | Path | None = None,
     ) -> dict[str, float]:
-        """Train in an environment for ``train.num_steps``, or until the mean return of its last
-        episodes (``train.online.solved_episodes``) is its ``env_solution``.
+        """Train in an environment for ``train.num_steps``, or until the mean return of the last
+        episodes (``train.online.solved_episodes``) reaches its ``env_solution``.
 
         Checkpoints are written into ``model_dest`` as ``agent-STEP-SHA8.pth`` when
         ``experiment.save`` says so, and as ``agent-final-SHA8.pth`` at the end; a config file that
@@ -199,12 +199,12 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         ``Return`` of the last ones, and whether the task is ``Solved`` (1 or 0).
 
         env: ``None``: the one that the config names.
-        train_cfgs: What differs from the section ``train`` of the config; or a config, or the path
-            of one, whose section is meant.
-        gitsha: What SHA8 are eight characters of; ``None``: the commit of the repository that you
-            are in.
-        model_dest: ``None``: as ``train.model_dest`` says; nothing is written if that is null, or
-            ``experiment.save.enabled`` false.
+        train_cfgs: Keys that differ from the section ``train`` of the config; or a whole config, or
+            its path, whose section is used.
+        gitsha: The commit whose first eight characters are SHA8; ``None``: that of the repository
+            of the working folder.
+        model_dest: ``None``: ``train.model_dest``; nothing is written if that is null, or
+            ``experiment.save.enabled`` is false.
         """
         return self._of_config("train").train(env, train_cfgs, gitsha, model_dest)
 
@@ -214,13 +214,13 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         test_cfgs: Configs | None = None,
         gitsha: str | None = None,
     ) -> dict[str, float]:
-        """Play episodes without exploring, and summarise them (``Return``, ``Horizon``,
-        ``Success_Rate`` and more). Where the environment was made to ``play``, they are shown in a
-        window, or without a display filmed into ``play-SHA8.mp4``.
+        """Play episodes without exploring, and return their summary (``Return``, ``Horizon``,
+        ``Success_Rate`` and more). If the environment was made with ``play``, show them in a
+        window, or without a display film them into ``play-SHA8.mp4``.
 
-        test_cfgs: What differs from the section ``experiment.rollout`` of the config (``n``,
-            ``horizon``, ``terminate_on_success``); or a config, or the path of one.
-        gitsha: As ``train`` has it.
+        test_cfgs: Keys that differ from the section ``experiment.rollout`` of the config (``n``,
+            ``horizon``, ``terminate_on_success``); or a whole config, or its path.
+        gitsha: As in ``train``.
         """
         return self._of_config("play").play(_Player(self), env, test_cfgs, gitsha)
 
@@ -250,35 +250,35 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     # -- in a pipeline ----------------------------------------------------------------------------
 
     def infer_action(self, state: Any, use_explore: bool) -> Any:
-        """Choose the action in a state: what ``alg.predict`` says. Where that is a number for each
-        of the environment's discrete actions, the largest one's; or when it explores, one at
-        random, by their softmax."""
+        """Choose the action in a state by ``alg.predict``. If that returns a number for each
+        discrete action, take the largest one's, or sample from their softmax with
+        ``use_explore``."""
         predicted = self.alg.predict(state)
         space = getattr(self.env, "action_space", None)
         num = getattr(space, "n", None)
         if num is None or num < 2 or np.shape(predicted) != (num,):
             return predicted
         logits = np.asarray(predicted, dtype=np.float64)
-        if use_explore:  # the largest with Gumbel noise is a sample of the softmax
+        if use_explore:  # the argmax with Gumbel noise samples from the softmax
             logits = logits + np.random.gumbel(size=num)
         return int(getattr(space, "start", 0) + np.argmax(logits))
 
     def handle_env_feedback(
         self, next_raw_state: Any, reward: Any, done: bool, info: Any, use_explore: bool
     ) -> Mapping[str, Any] | None:
-        """Take in what came of an action. Returns what the trajectory holds of the step; nothing:
-        what is in ``transition_data``, or else ``state``, ``action``, ``reward``, ``next_state``,
-        ``done`` and ``info``."""
+        """Handle the result of an action. Returns the trajectory's data of the step; ``None``:
+        ``transition_data``, or else ``state``, ``action``, ``reward``, ``next_state``, ``done`` and
+        ``info``."""
         return None
 
 
-Agent.register(PolicyAgent)  # which trainers make, in the same role
+Agent.register(PolicyAgent)  # the agents that trainers make
 
 
 def _made_of(
     cfgs: Any, model: Any, model_file: Any, device: Any, log_level: str | int, augment: Any
 ) -> tuple[Any, Any, Any, Session | None]:
-    """Sort what an agent is made of: a config, an ``Algorithm``, or an environment, an
+    """Interpret an agent's arguments: a config, an ``Algorithm``, or an environment, an
     ``Algorithm`` and an ``agent_config``. Returns the algorithm, the environment, the
     ``agent_config`` and the session."""
     if isinstance(cfgs, (Config, Mapping, str, Path)):

@@ -1,5 +1,4 @@
-"""The role ``Algorithm``, as a user may write it: it trains a ``Model``, or the ``actor`` of a
-pipeline."""
+"""The base class of users' algorithms, which train a ``Model``, or the ``actor`` of a pipeline."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,13 +14,13 @@ from offrl.tree import as_arrays, as_tensors
 
 
 class Algorithm:
-    """One rule by which a ``model`` learns from batches, or an ``actor`` from the trajectories of a
-    pipeline (``offrl.online.Registers``).
+    """An update rule for a ``model`` that learns from batches, or for the ``actor`` of a pipeline
+    (``offrl.online.Registers``) that learns from trajectories.
 
-    In a pipeline ``prepare_data`` takes in each trajectory, ``train_ready`` says whether ``train``
-    is due, and ``checkpoint_ready`` whether weights go out to the explorers and into a file.
+    In a pipeline ``prepare_data`` gets each trajectory, ``train_ready`` decides whether to
+    ``train``, and ``checkpoint_ready`` whether to send weights to explorers and into a file.
 
-    model_info: what the actor is made with, ``model_para.actor`` of the file, and its
+    model_info: the arguments of the actor, ``model_para.actor`` of the file, with its
         ``model_name``.
     alg_config: ``alg_para.alg_config`` of the file.
     """
@@ -35,7 +34,7 @@ class Algorithm:
         alg_config: Mapping[str, Any] | None = None,
     ):
         self.alg_config = {} if alg_config is None else alg_config
-        #: What ``prepare_data`` took in, unless a subclass does otherwise.
+        #: Trajectories of ``prepare_data``, unless a subclass stores them elsewhere.
         self.trajectories: list[Mapping[str, Any]] = []
         if model_info is not None:
             name = model_info["model_name"]
@@ -50,7 +49,7 @@ class Algorithm:
 
     def predict(self, obs: Any) -> Any:
         """Choose the best actions, ``[B]`` or ``[B, A]``, for a batch of observations. With an
-        ``actor``: what it predicts for one state; a module without ``predict`` is called."""
+        ``actor``, return its prediction for one state; a module without ``predict`` is called."""
         if self.actor is None:
             return self.model.action(obs)
         if hasattr(self.actor, "predict"):
@@ -67,49 +66,48 @@ class Algorithm:
         raise NotImplementedError(type(self).__name__)
 
     def sync_target(self) -> None:
-        """Copy the networks to their slow copies, if there are any."""
+        """Copy the networks' weights to their target networks, if there are any."""
 
     # -- in a pipeline ----------------------------------------------------------------------------
 
     def prepare_data(self, train_data: Mapping[str, Any], **kwargs: Any) -> None:
-        """Take in a trajectory, ``{key: [T, ...]}``; ``agent`` and ``explorer`` say whose it is."""
+        """Store a trajectory, ``{key: [T, ...]}``, of an ``agent`` of an ``explorer``."""
         self.trajectories.append(train_data)
 
     def train_ready(self, total_count: int, **kwargs: Any) -> bool:
-        """Say whether to train, after so many trajectories in all."""
+        """Say whether to train, after ``total_count`` trajectories."""
         return True
 
     def train(self, **kwargs: Any) -> Any:
-        """Learn from what was taken in. Returns the loss, numbers by their names, or nothing."""
+        """Learn from stored trajectories. Returns the loss, a dict of numbers, or ``None``."""
         raise NotImplementedError(f"{type(self).__name__}: define train()")
 
     def checkpoint_ready(self, train_count: int, **kwargs: Any) -> bool:
-        """Say whether weights go out, and a checkpoint is written, after so many trainings in
-        all."""
+        """Say whether to send weights and write a checkpoint, after ``train_count`` trainings."""
         return True
 
     def update_weights_map(
         self, agent_in_group: list[str], agent_in_env: list[str]
     ) -> Mapping[str, Any]:
-        """Say which agents of an environment use whose weights, ``{"agent_1": "agent_0"}``. Empty:
-        all share one algorithm. Else each agent has its own, but those that use another's. Instead
-        of an agent it may say what weights are called, ``{"prefix": ..., "name": ...}``, for all or
-        each; who is asked for one agent is given its name twice. The same weights are shared.
+        """Return whose weights agents of an environment use, ``{"agent_1": "agent_0"}``; other
+        agents have their own. Empty: all share one algorithm. A value may also be a name of
+        weights, ``{"prefix": ..., "name": ...}``, and so may the whole result, when it is asked for
+        each agent alone (its name is then in both arguments). Agents with equal names share
+        weights.
 
-        agent_in_group: all that may have weights, ``["agent_0", "agent_1", ...]``.
+        agent_in_group: all agents that may have weights, ``["agent_0", "agent_1", ...]``.
         agent_in_env: those of an environment.
         """
         return {}
 
     def get_weights(self) -> Any:
-        """Give the actor's weights: arrays, in dicts or lists."""
+        """Return the actor's weights: arrays, in dicts or lists."""
         if isinstance(self.actor, torch.nn.Module):
             return {name: x.cpu().numpy() for name, x in self.actor.state_dict().items()}
         return self.actor.get_weights()
 
     def set_weights(self, weights: Any) -> None:
-        """Let the actor have weights that ``get_weights`` gave. ``ValueError`` if they do not
-        fit."""
+        """Load weights of ``get_weights`` into the actor. ``ValueError`` if they do not fit."""
         if not isinstance(self.actor, torch.nn.Module):
             self.actor.set_weights(weights)
             return
@@ -147,7 +145,7 @@ class Algorithm:
 
 
 def _each(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Change every leaf of weights: of dicts and lists of arrays."""
+    """Apply a function to every leaf of nested dicts and lists."""
     if isinstance(tree, Mapping):
         return {key: _each(function, x) for key, x in tree.items()}
     return [_each(function, x) for x in tree] if isinstance(tree, (list, tuple)) else function(tree)

@@ -1,4 +1,4 @@
-"""Lets a trainer learn from the steps that a script makes in an environment."""
+"""Passes the steps that a script makes in an environment to a trainer."""
 
 import logging
 from typing import Any
@@ -13,20 +13,17 @@ log = logging.getLogger(__name__)
 
 
 class ByHand:
-    """Puts what a script observes, does and receives into the buffer of a trainer that has one
-    environment.
-
-    A step is known to be the last one of its episode only when the next episode begins. So it is
-    taken in when the script goes on.
-    """
+    """Puts a script's observations, actions and rewards into the buffer of a trainer that has one
+    environment. Only when the next episode begins is a step known to be the last of its episode, so
+    it is stored later."""
 
     def __init__(self, trainer: ActingTrainer):
         self.trainer = trainer
-        self._obs: Any = {}  # {key: [1, ...]}, what is observed now
-        self._begins = True  # whether it begins an episode, or what is learned from
+        self._obs: Any = {}  # {key: [1, ...]}, the present observation
+        self._begins = True  # whether it begins an episode or a round
         self._actions: np.ndarray | None = None  # [1, A], chosen for it
         self._reward = 0.0
-        # Actions, reward and next observation of a step that is not taken in yet.
+        # Actions, reward and next observation of a step that is not stored yet.
         self._made: tuple[np.ndarray, float, Observations] | None = None
         self._is_terminated = False  # whether the last episode ended by itself
         self._has_warned = False  # of steps that are lost
@@ -36,9 +33,9 @@ class ByHand:
         """End the episode; the next observation begins another one."""
         if self._begins:
             return
-        if self._actions is not None:  # nobody said what was observed after the last step
-            judges = self.trainer.buffer.hindsight is not None  # what followed, by other goals
-            if terminated and not judges:  # what followed counts for nothing
+        if self._actions is not None:  # the observation after the last step is missing
+            judges = self.trainer.buffer.hindsight is not None  # hindsight judges the next state
+            if terminated and not judges:  # the next observation is not used
                 self._made = self._actions, self._reward, self._obs
             elif not self._has_warned:
                 self._has_warned = True
@@ -49,20 +46,20 @@ class ByHand:
         self._begins, self._is_terminated, self._actions = True, terminated, None
 
     def receive(self, reward: float) -> None:
-        """Give what the chosen action was rewarded with."""
+        """Set the reward of the chosen action."""
         self._reward = reward
 
     def observe(self, obs: Observations) -> None:
-        """Give what one environment shows now, ``{key: [...]}``."""
+        """Set the present observation of the environment, ``{key: [...]}``."""
         now = {key: np.asarray(x)[None] for key, x in obs.items()}
         if self._actions is not None:
             self._made = self._actions, self._reward, now
-        elif not self._begins:  # what was done in between is not known
+        elif not self._begins:  # the action in between is unknown
             self.end(terminated=False)
         self._obs, self._actions = now, None
 
     def choose(self) -> np.ndarray:
-        """Choose an action to learn from, for what is observed now."""
+        """Choose an action to learn from, for the present observation."""
         trainer = self.trainer
         if trainer.obs is None:
             trainer.begin(self._obs)
@@ -76,25 +73,25 @@ class ByHand:
         return raw[0]
 
     def learn(self) -> dict[str, float]:
-        """Make an update, or those of a round, if there is enough to learn from; return the means
-        of their logs."""
+        """Make an update, or those of a round, if there are enough steps; return the means of their
+        logs."""
         trainer, train = self.trainer, self.trainer.config.train
         num, needed = len(trainer.buffer), train.batch_size
-        if trainer.alg.ON_POLICY and num:  # in the round, of which the first may be forgotten
+        if trainer.alg.ON_POLICY and num:  # in the round, whose first steps may be dropped
             num, needed = trainer.num_collected, train.online.collect_steps
         if num < needed or trainer.is_early:
             return {}
         trainer.end_round(num_updates=1)
         logs = [record["logs"] for record in trainer.learn()]
-        # A round begins, with the step that is not taken in yet, if there is one.
+        # A round begins with the step that is not stored yet, if there is one.
         trainer.begin_round()
         trainer.round_memory = self._memory
         return {name: float(np.mean([x[name] for x in logs])) for name in logs[0]}
 
     def _take_in(self) -> None:
-        """Take in the last step, as the end of an episode where another one has begun."""
+        """Store the last step, as the end of an episode if another one has begun."""
         trainer = self.trainer
-        # The last episode may have been left without a step.
+        # The last episode may have had no step.
         none = np.zeros((1, trainer.alg.ac_dim)), 0.0, self._obs
         (actions, reward, followed), is_step = self._made or none, self._made is not None
         self._made, is_end = None, self._begins and is_step
@@ -108,5 +105,5 @@ class ByHand:
             final_obs={0: {key: x[0] for key, x in followed.items()}} if is_end else {},
         )
         trainer.take_in(actions, stepped)
-        if trainer.alg.ON_POLICY and trainer.buffer.is_full:  # nobody has learned from it in time
+        if trainer.alg.ON_POLICY and trainer.buffer.is_full:  # the script has not learned in time
             trainer.buffer.forget()

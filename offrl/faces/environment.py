@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Environment(gymnasium.Wrapper):
-    """Makes the environment ``experiment.env``, with gymnasium's ``reset`` and ``step``, whose
+    """The environment ``experiment.env``, with gymnasium's ``reset`` and ``step``, whose
     observations are dicts of arrays.
 
     ``train.seed`` seeds Python, NumPy, torch, the spaces and the first episode. Episodes end as
@@ -28,20 +28,20 @@ class Environment(gymnasium.Wrapper):
 
     A subclass with ``init_env(env_info)`` is the environment of a pipeline
     (``offrl.online.Registers``) instead. It sets or returns ``env`` there, and is made with
-    ``env_info``. Of gymnasium's environments its ``reset()`` gives the state, and its
-    ``step(action, agent_index)`` the next one, the reward, whether the episode is over, and what is
-    known besides (``truncated``: whether it was cut off); of others a subclass says how.
+    ``env_info``. With gymnasium's environments its ``reset()`` returns the state, and its
+    ``step(action, agent_index)`` the next state, the reward, done, and info (with ``truncated``);
+    for others a subclass defines these.
 
-    cfgs: A config, nested dicts with what differs from the defaults, or the path of a config file.
+    cfgs: A config, nested dicts of keys that differ from the defaults, or a config file's path.
     play: Show each step in a window, where there is a display.
     """
 
-    #: The mean return of episodes at which the task is solved and a training in it ends:
-    #: ``train.online.solved_return``, or what gymnasium knows. ``None``: it goes on.
+    #: The mean return of episodes at which the task is solved and a training ends:
+    #: ``train.online.solved_return``, or gymnasium's threshold. ``None``: there is none.
     env_solution: float | None
 
     def __init__(self, cfgs: Configs, play: bool = False):
-        super().__init__(gymnasium.Env())  # until init_env says which
+        super().__init__(gymnasium.Env())  # a placeholder until init_env
         self.play = play
         self._seed: int | None = int(np.random.randint(2**31))
         self._length = 0
@@ -49,7 +49,7 @@ class Environment(gymnasium.Wrapper):
         self.env = made if isinstance(made, gymnasium.Env) else self.env
 
     def init_env(self, cfgs: Any) -> Any:
-        """Make the environment. In a pipeline a subclass says how; see above."""
+        """Make the environment. In a pipeline a subclass defines it; see above."""
         self.config = config = complete(cfgs)
         self._seed = self.seed = config.train.seed
         seed_everything(self.seed)
@@ -69,9 +69,9 @@ class Environment(gymnasium.Wrapper):
         return type(self).init_env is not Environment.init_env
 
     def update_env(self, update_fn: Callable[..., gymnasium.Env], **kwargs: Any) -> None:
-        """Wrap it in place, with one of gymnasium's wrappers for example: ``update_fn(env,
-        **kwargs)`` is given gymnasium's own environment where that is one, before its observations
-        get names. It may also change what it is given, and return nothing."""
+        """Wrap it in place, for example with one of gymnasium's wrappers:
+        ``update_fn(env, **kwargs)`` gets gymnasium's own environment, if it is one, with unnamed
+        observations. It may also change that in place, and return ``None``."""
         if type(self.env) is GymnasiumEnv:
             self.env.wrap(update_fn, **kwargs)
         else:
@@ -79,8 +79,8 @@ class Environment(gymnasium.Wrapper):
         self._seed_spaces(self.env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode. Gives the observation and what is known besides. Without a seed the
-        first one has that of the config, and the others go on from there."""
+        """Begin an episode. Returns the observation and info. Without a seed, the first episode has
+        the config's, and the others continue its random numbers."""
         seed, self._seed = self._seed if seed is None else seed, None
         self._length = 0
         obs, info = self.env.reset(seed=seed, options=options)
@@ -90,8 +90,7 @@ class Environment(gymnasium.Wrapper):
         return obs, info
 
     def step(self, action: Any, agent_index: int = 0) -> Any:
-        """Act. Gives the observation, the reward, whether the episode was terminated or truncated,
-        and what is known besides."""
+        """Make a step. Returns the observation, the reward, terminated, truncated and info."""
         obs, reward, terminated, truncated, info = stepped(self.env.step(action))
         if self._is_of_pipeline:
             return obs, reward, terminated or truncated, {**info, "truncated": truncated}
@@ -108,7 +107,7 @@ class Environment(gymnasium.Wrapper):
         return self.env.get_wrapper_attr("is_success")()
 
     def serialize(self) -> dict[str, Any]:
-        """Give what ``make_env`` makes it from."""
+        """Return the ``env_args`` of ``make_env``."""
         return self.env.get_wrapper_attr("serialize")()
 
     def close(self) -> None:
@@ -139,7 +138,7 @@ class Environment(gymnasium.Wrapper):
 
 
 class Augmented(gymnasium.ObservationWrapper):
-    """An environment as an agent sees it, whose ``augment_state`` changes what it shows."""
+    """An environment whose observations an agent's ``augment_state`` transforms."""
 
     def __init__(self, env: gymnasium.Env, augment: Callable[[Any], Any]):
         super().__init__(env)
@@ -150,7 +149,7 @@ class Augmented(gymnasium.ObservationWrapper):
         spaces = {
             key: _box_like(env.observation_space, key, x)
             for key, x in shown.items()
-            if not isinstance(x, tuple) and np.asarray(x).dtype.kind in "biuf"  # as networks see
+            if not isinstance(x, tuple) and np.asarray(x).dtype.kind in "biuf"  # for networks
         }
         self.observation_space = gymnasium.spaces.Dict(spaces)
 
@@ -162,7 +161,7 @@ class Augmented(gymnasium.ObservationWrapper):
 
 
 def _box_like(known: Any, key: str, value: Any) -> gymnasium.Space:
-    """Give the space of an observation: the environment's, unless it was changed."""
+    """Return the space of an observation: the environment's, unless its form was changed."""
     value = np.asarray(value)
     if key in known.spaces and known[key].shape == value.shape and known[key].dtype == value.dtype:
         return known[key]

@@ -1,4 +1,4 @@
-"""Algorithms that a user writes as four classes, in the place of offrl's own."""
+"""Users' algorithms that consist of four classes."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -25,14 +25,15 @@ def register_roles(
 ) -> None:
     """Register four roles as an algorithm, whose name is ``config.ALGO_NAME``.
 
-    It is then trained, saved, resumed and evaluated as offrl's own. Made are ``model(obs_dim,
-    ac_dim, config)``, of all observations as one vector and of the numbers of an action or of
-    discrete actions, ``algorithm(model, config)`` and ``agent(algorithm)``; ``config`` is the
-    section ``algo``. ``learn`` is given ``obs`` and ``next_obs`` ``[B, obs_dim]``, ``actions``
-    ``[B]`` (integers) or ``[B, A]``, ``rewards`` and ``dones`` ``[B]``, and returns the ``loss``
-    among its numbers. Actions are those of the environment everywhere; observations are
-    normalised, and images channels first, where the config or offrl does so. Checkpoints hold the
-    modules, the optimizers and the plain numbers among the algorithm's attributes.
+    It is then trained, saved, resumed and evaluated like offrl's own. offrl makes
+    ``model(obs_dim, ac_dim, config)``, where ``obs_dim`` is the size of all observations as one
+    vector and ``ac_dim`` that of an action or the number of discrete ones,
+    ``algorithm(model, config)`` and ``agent(algorithm)``; ``config`` is the section ``algo``.
+    ``learn`` gets ``obs`` and ``next_obs`` ``[B, obs_dim]``, ``actions`` ``[B]`` (integers) or
+    ``[B, A]``, ``rewards`` and ``dones`` ``[B]``, and returns a dict with the ``loss``. Actions are
+    always the environment's; observations are normalised if the config says so, and images have
+    channels first. Checkpoints hold the modules, optimizers and numbers among the algorithm's
+    attributes.
     """
     roles = {"MODEL": model, "ALGORITHM": algorithm, "AGENT": agent, "TRAINER": trainer}
     name = f"{algorithm.__name__}OfRoles"
@@ -41,7 +42,7 @@ def register_roles(
 
 
 class RolesAlgo(PolicyAlgo):
-    """An algorithm of offrl's kind that stands for a user's ``Algorithm``."""
+    """Adapts a user's ``Algorithm`` to offrl's ``Algo``."""
 
     NEEDS = ("obs", "next_obs", "actions", "rewards", "dones")
     ACTIONS = ("discrete", "real-valued")
@@ -79,8 +80,7 @@ class RolesAlgo(PolicyAlgo):
         return torch.cat([obs[key].flatten(1) for key in self.obs_spec.keys("obs")], dim=1)
 
     def seen(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Give what environments show, ``{key: [N, ...]}``, as one vector each, ``[N,
-        obs_dim]``."""
+        """Flatten observations ``{key: [N, ...]}`` to vectors ``[N, obs_dim]``."""
         shown = {key: torch.as_tensor(x)[:, None] for key, x in obs.items()}
         return self._flat(self.prepare_obs(shown)).cpu().numpy()
 

@@ -19,17 +19,16 @@ POSITION = {"step", "sample_step", "type", "log_type", "epoch", "time"}  # of a 
 def logger(
     records_of: RecordsOf, folder: str | Path = "runs/online", wandb_project: str | None = None
 ) -> RecordsOf:
-    """Have what a trainer yields written to TensorBoard as it passes, every number by its kind:
-    ``Trainer.__call__ = logger(Trainer.__call__)``. The records stay as they are.
+    """Decorate a trainer's generator so that the numbers of its records are written to TensorBoard:
+    ``Trainer.__call__ = logger(Trainer.__call__)``. Records pass unchanged.
 
-    The trainer may be of any class, its records any dicts: with numbers in ``logs`` or beside it,
-    a kind (``type``, ``log_type``) and a step (``step``, ``sample_step``; without one, records are
-    counted).
+    The trainer may be of any class, and its records any dicts with numbers, in ``logs`` or not, a
+    kind (``type``, ``log_type``) and a step (``step``, ``sample_step``; else records are counted).
 
-    folder: a new folder is made in it for each training, ``NAME-NUMBER``: the name of its config,
-        or of its class.
-    wandb_project: the project of Weights & Biases to write to as well (with ``WANDB_MODE=offline``
-        into the folder); ``None``: as ``experiment.logging`` of the config says (``log_wandb``).
+    folder: the place of a new folder for each training, ``NAME-NUMBER``, with the name of its
+        config or class.
+    wandb_project: a Weights & Biases project to write to as well (with ``WANDB_MODE=offline`` into
+        the folder); ``None``: as in ``experiment.logging`` of the config (``log_wandb``).
     """
 
     @wraps(records_of)

@@ -1,4 +1,4 @@
-"""Networks of a user's own in the place of an algorithm's."""
+"""Replaces an algorithm's networks by a user's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ PAGE = "docs/howto/own_network.md"
 
 
 def use_network(alg: Any, model: Any) -> nn.Module:
-    """Make a module the policy or the values of an algorithm that has learned nothing yet. Returns
-    the module. Raises ``ValueError`` where it fits nowhere.
+    """Use a module as the policy or the values of an untrained algorithm. Returns the module.
+    Raises ``ValueError`` if it fits no network.
 
     model: turns observations ``[B, ...]`` into a number for each action ``[B, A]`` (logits, values,
         or an action between its bounds, -1 and 1), or into the value of the state ``[B, 1]``. A
@@ -27,10 +27,10 @@ def use_network(alg: Any, model: Any) -> nn.Module:
     try:
         if isinstance(model, type):
             model = model(tuple(next(iter(shapes.values()))), frames, alg.ac_dim, alg.device)
-        own = _Own(model, [*shapes]).to(alg.device, torch.float32).eval()  # no statistics move
+        own = _Own(model, [*shapes]).to(alg.device, torch.float32).eval()  # keeps statistics
         seen = {k: torch.zeros(2, frames, *x, device=alg.device) for k, x in shapes.items()}
         problem = "" if own(seen).requires_grad else "it has no weights that learn"
-        with torch.no_grad():  # last, as no copy is made of what a graph left in it
+        with torch.no_grad():  # last, as a module with a graph cannot be copied
             given = own(seen).shape
         own.train(alg.nets.training)
         if not problem and not _put(alg, own, given[1:]):
@@ -47,7 +47,7 @@ def use_network(alg: Any, model: Any) -> nn.Module:
 
 
 class _Own(nn.Module):
-    """Calls a module with observations ``{key: [B, frames, ...]}``; gives ``[B, 1, N]``."""
+    """Calls a user's module with observations ``{key: [B, frames, ...]}``: ``[B, 1, N]``."""
 
     def __init__(self, module: nn.Module, keys: list[str]):
         super().__init__()
@@ -55,25 +55,22 @@ class _Own(nn.Module):
         self.module, self._keys, self._has_values = module, keys, values
 
     def forward(self, obs: Mapping[str, Tensor], goal: Any = None) -> Tensor:
-        # Frames follow each other in the first dimension of copies, as some write to these.
+        # Frames are joined in the first dimension of copies, as some modules write to inputs.
         seen = {k: obs[k].clone().flatten(1, min(2, obs[k].ndim - 1)) for k in self._keys}
         call: Any = self.module.value if self._has_values else self.module
         return call(seen if len(seen) > 1 else seen[self._keys[0]]).unsqueeze(1).float()
 
 
 class _AsItIs(nn.Module):
-    """Stands for the head behind a module that gives actions."""
+    """Replaces the head after a module that returns actions."""
 
     def forward(self, actions: Tensor) -> Deterministic:
         return Deterministic(actions)
 
 
 def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
-    """Put a module in the place of a network's encoder and trunk, and of the last layer of its
-    head. Returns whether there is a network that it fits.
-
-    gives: the shape of what the module gives for one state.
-    """
+    """Replace encoder, trunk and the head's last layer of a network by a module, whose output for
+    one state has the shape ``gives``. Returns whether the module fits any network."""
     name = next((x for x in ("policy", "actor", "critic") if x in alg.nets), "")
     net: Any = alg.nets[name] if name else None
     per_action = gives == (1, alg.ac_dim)
@@ -97,7 +94,7 @@ def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
 
 
 def _bare(head: Any) -> Any:
-    """Make a head that takes its input for its logits, means or actions; ``None`` if none can."""
+    """Remove a head's last layer: its input is logits, means or actions. ``None`` if impossible."""
     if isinstance(head, CategoricalHead):
         head.logits = nn.Identity()  # type: ignore[assignment]
     elif isinstance(head, FreeGaussianHead):

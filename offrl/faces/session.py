@@ -1,4 +1,4 @@
-"""Training and playing for an agent that a config describes."""
+"""Trains and plays for an agent that is made of a config."""
 
 import logging
 import time
@@ -35,14 +35,13 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """Holds the trainer of an agent, and what it is made of.
+    """Holds the trainer of an agent and its config.
 
-    augment: Changes what environments show (``Agent.augment_state``). The other arguments are the
-        agent's.
+    augment: Transforms observations (``Agent.augment_state``). Other arguments are the agent's.
     """
 
     trainer: ActingTrainer
-    by_hand: ByHand  #: Steps of a script, for the trainer.
+    by_hand: ByHand  #: Passes a script's steps to the trainer.
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class Session:
         self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
         self._augment = augment
         has_weights = isinstance(model, (Networks, nn.ModuleDict))
-        self._network = None if has_weights else model  # a user's own
+        self._network = None if has_weights else model  # a user's module
         self.begin(model_file)
         if has_weights and model_file is None:
             self.trainer.alg.deserialize(getattr(model, "nets", model).state_dict())
@@ -149,7 +148,7 @@ class Session:
                 results = watch(player, used, requests, film)
                 log.info(f"{film}")
             else:
-                with suppress(Finished):  # the window was closed
+                with suppress(Finished):  # a person closed the window
                     results.extend(run_episodes(player, used, requests))
         return summarize(results)
 
@@ -169,14 +168,14 @@ class Session:
         self.trainer, self.by_hand = trainer, ByHand(trainer)
 
     def _environment(self, env: Any) -> AbstractContextManager[Any]:
-        """Give ``env`` offrl's methods; or make one by the config, which is closed in the end."""
+        """Adapt ``env``; or make one by the config, which is closed at the end of the block."""
         if env is None:
             return closing(Environment(self.config))
         return nullcontext(with_images(adapted(env), self.config))
 
 
 def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
-    """Give what differs in a section, of which a whole config may be given."""
+    """Return the keys that differ in a section, of that section or of a whole config."""
     content: Any = opened(cfgs) or {}
     content = content.to_dict() if isinstance(content, Config) else content
     if "algo_name" in content or names[0] in content:

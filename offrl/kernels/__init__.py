@@ -1,1 +1,1 @@
-"""Code whose only reason is speed, each part beside its plain form."""
+"""Code whose only purpose is speed, each part with its plain form."""

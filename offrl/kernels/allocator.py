@@ -1,4 +1,4 @@
-"""The C library's memory, kept between training steps."""
+"""Keeps freed memory of the C library between training steps."""
 
 import ctypes
 import platform
@@ -7,17 +7,15 @@ from offrl.memory import resident_bytes
 
 # mallopt's parameters, from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGEST_KEPT, MOST_KEPT = 2**28, 2**30  # bytes: of a tensor, of what is free in all
+LARGEST_KEPT, MOST_KEPT = 2**28, 2**30  # bytes: of a tensor, and of free memory in all
 
 
 class FreedMemory:
-    """The memory of freed CPU tensors, which the process keeps for the next ones.
-
-    glibc gives large ones back to the system, which hands the memory out again page by page,
-    zeroed: 2 to 15 % of a training step (``docs/benchmarks.md``). Small objects in between split
-    free memory into parts that are too small for the next tensor, so that a process grows in either
-    case, by gigabytes an hour; ``limit`` ends that. Other C libraries are left alone.
-    """
+    """Keeps the memory of freed CPU tensors for new ones. glibc returns large blocks to the system,
+    which provides memory page by page, zeroed: 2 to 15 % of a training step
+    (``docs/benchmarks.md``). Small objects in between fragment free memory, so that a process grows
+    by gigabytes an hour with or without this; ``limit`` prevents that. Other C libraries are not
+    changed."""
 
     def __init__(self) -> None:
         self._libc: ctypes.CDLL | None = None
@@ -28,8 +26,8 @@ class FreedMemory:
             self._libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
 
     def limit(self) -> None:
-        """Give everything back once the process has grown by ``MOST_KEPT``. Call it after the same
-        number of steps each time, so that the memory they use does not count as growth."""
+        """Return all memory once the process has grown by ``MOST_KEPT``. Call it at regular steps,
+        so that the memory in use then does not count as growth."""
         if self._libc is None:
             return
         used = resident_bytes()

@@ -1,4 +1,4 @@
-"""Layers of networks that compute what PyTorch's do, in less time."""
+"""Layers of networks that compute the same as PyTorch's in less time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,21 +13,21 @@ from torch.nn import functional as F
 
 CPU = Path("/proc/cpuinfo")  # on Linux
 IS_AMD = CPU.is_file() and "AuthenticAMD" in CPU.read_text()
-# On AMD, whose AVX-512 it leaves unused. oneDNN, which PyTorch ships as well, takes 0.6 to 0.9 of a
-# training step's time there, and 1.03 to 1.1 on Intel.
+# MKL does not use AVX-512 on AMD. With oneDNN, which PyTorch ships as well, a training step takes
+# 0.6 to 0.9 of the time there, and 1.03 to 1.1 on Intel.
 MKL_IS_SLOW = IS_AMD and torch.backends.mkl.is_available()
 
 # Multiplications (rows x inputs x outputs) from which on oneDNN is faster, called from Python, ...
 LARGE_PRODUCT = 2**25
 # ... and up to which PyTorch's call takes longer than NumPy's.
 SMALL_PRODUCT = 2**17
-LARGE_TANH = 2**12  # elements from which on a tanh made of a sigmoid is quicker
-NARROW = 8  # outputs, up to which MKL's products are slow on AMD unless weights lie by output
+LARGE_TANH = 2**12  # elements from which a tanh by a sigmoid is faster
+NARROW = 8  # most outputs for which MKL on AMD is slow unless weights lie by output
 IN_PLACE = {"tanh": lambda x: np.tanh(x, out=x), "relu": lambda x: np.maximum(x, 0, out=x)}
 
 
 def replaces_mkl() -> bool:
-    """Say whether layers on the CPU may run without MKL. What is traced must be read by others."""
+    """Say whether layers on the CPU may run without MKL; not while tracing, for portability."""
     return MKL_IS_SLOW and not (torch.jit.is_tracing() or torch.compiler.is_compiling())
 
 
@@ -58,7 +58,7 @@ def onednn_pays(x: Tensor, weight: Tensor) -> bool:
 class _OneDNNLinear(Function):
     """``x W^T + b`` of ``x`` ``[N, I]``, ``W`` ``[O, I]`` and ``b`` ``[O]``, or no ``b``.
 
-    The gradients are products of the same kind, so they can be differentiated again.
+    The gradients are products of the same kind, and so can be differentiated again.
     """
 
     @staticmethod
@@ -77,14 +77,14 @@ class _OneDNNLinear(Function):
 
 def tanh_layers(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Map rows ``[R, I]`` to ``[R, O]`` by layers of weights and biases ``W, b, W, b, ...`` with a
-    tanh behind each, forwards and backwards in one piece."""
+    tanh after each, as one autograd function."""
     if torch.is_grad_enabled():
         return _TanhLayers.apply(x, *parameters)
     return _outputs(x, parameters)[-1]
 
 
 def tanh_layers_pay(x: Tensor) -> bool:
-    """Say whether layers run in one piece: on AMD. On Intel this makes PPO's step 4 % slower."""
+    """Say whether ``tanh_layers`` is faster: on AMD. On Intel PPO's step gets 4 % slower."""
     return replaces_mkl() and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
@@ -119,8 +119,8 @@ class _TanhLayers(Function):
 
 
 class FewRows:
-    """Fully connected layers with an activation behind each but the last, for the few rows that a
-    policy acts on. Their weights are read at each call.
+    """Fully connected layers with an activation after each but the last, for the few rows of a
+    policy that acts. Their weights are read at each call.
 
     NumPy's calls take a third of PyTorch's time, which saves 10 % of A2C's round and 6 % of PPO's.
     """
@@ -131,7 +131,7 @@ class FewRows:
         self._size = max(weight.numel() for weight, _ in self._layers)
 
     def pays(self, num_rows: int) -> bool:
-        """Say whether so many rows go through the layers quicker here than in PyTorch."""
+        """Say whether so many rows are computed faster here than in PyTorch."""
         is_small = num_rows * self._size <= SMALL_PRODUCT
         return is_small and self._layers[0][0].device.type == "cpu"
 
@@ -165,9 +165,9 @@ def first_members(num: int, *parameters: Tensor) -> list[Tensor]:
 class Conv1d(nn.Conv1d):
     """``torch.nn.Conv1d`` with ``stride`` 1 and zeros as padding that keeps the length.
 
-    Where there are fewer steps than channels, it is one matrix product in training. This saves a
-    sixth of the step of a large U-Net over time on a CPU, whose own kernels rearrange all weights.
-    While acting, PyTorch's own form is used, as denoising adds rounding errors up.
+    With fewer steps than channels, it is one matrix product in training. This saves a sixth of the
+    step of a large U-Net over time on a CPU, where PyTorch's kernels rearrange all weights. While
+    acting, PyTorch's form is used, as denoising accumulates rounding errors.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int):
@@ -186,8 +186,8 @@ class Conv1d(nn.Conv1d):
 class Dropout(nn.Dropout):
     """Each element is zeroed with probability ``p``, to the nearest 1/65536, in training.
 
-    PyTorch draws a whole random number for an element, which on the CPU costs more than the layers
-    around it; here four elements share the 64 bits of one: 4 % of a Transformer's step.
+    PyTorch draws a 64-bit random number per element, which on the CPU costs more than the layers
+    around it; here four elements share one, which saves 4 % of a Transformer's step.
     """
 
     def forward(self, input: Tensor) -> Tensor:

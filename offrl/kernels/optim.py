@@ -1,4 +1,4 @@
-"""Steps of optimizers without overhead, by parameters that may lie end to end."""
+"""Steps of optimizers without overhead, and parameters that share one array."""
 
 import copy
 import inspect
@@ -18,11 +18,11 @@ State = dict[str, Any]
 
 
 class EndToEnd(Parameter):
-    """One parameter that holds those of a network, with their gradients, as its parts.
+    """One parameter whose parts (views) are a network's parameters, with their gradients.
 
-    So clipping their gradient and a step of the optimizer are a few calls for any number of layers:
-    this saves 4 % of a round of PPO or A2C with small networks. All of them must get a gradient
-    whenever one of them does: a part without one counts as one whose gradient is zero.
+    So clipping and an optimizer step are a few calls for any number of layers, which saves 4 % of a
+    round of PPO or A2C with small networks. All parts must get gradients if one of them does: a
+    missing gradient counts as zero.
     """
 
     parts: list[Parameter]
@@ -30,7 +30,7 @@ class EndToEnd(Parameter):
 
     @staticmethod
     def of(parameters: Iterable[Parameter]) -> "EndToEnd":
-        """Join the parameters that learn."""
+        """Join the parameters that require gradients."""
         parts = [p for p in parameters if p.requires_grad]
         whole = EndToEnd(torch.cat([p.detach().flatten() for p in parts]))
         whole.grad, whole.parts = torch.zeros_like(whole), parts
@@ -43,7 +43,7 @@ class EndToEnd(Parameter):
         return whole
 
     def zero_grad(self) -> None:
-        """Set the gradients of the parts, which are parts of the whole's, to zero."""
+        """Set the gradients of the parts, which are views of this one's, to zero."""
         if self.parts[0].data_ptr() != self.data_ptr():
             raise RuntimeError(
                 "the parameters of a network no longer lie end to end, as it was moved; load the "
@@ -51,7 +51,7 @@ class EndToEnd(Parameter):
             )
         self.grad.zero_()  # type: ignore[union-attr]
         for part, gradient in zip(self.parts, self._gradients, strict=True):
-            if part.grad is not gradient:  # somebody took it away
+            if part.grad is not gradient:  # another program replaced it
                 part.grad = gradient
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EndToEnd":
@@ -63,7 +63,7 @@ class EndToEnd(Parameter):
 
 
 def joined(state: dict[str, Any]) -> dict[str, Any]:
-    """Turn the state of an optimizer of parts (``Optimizer.state_dict``) into one of the whole."""
+    """Join the state of an optimizer of parts (``Optimizer.state_dict``) to one of the whole."""
     if all(len(group["params"]) == 1 for group in state["param_groups"]):
         return state
     parts = [state["state"][index] for index in sorted(state["state"])]
@@ -76,7 +76,7 @@ def joined(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts_of(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """List the parameters that get gradients."""
+    """List the parameters that get gradients: parts in place of an ``EndToEnd``."""
     parts = [getattr(parameter, "parts", [parameter]) for parameter in parameters]
     return [part for of_one in parts for part in of_one if part.requires_grad]
 
@@ -103,8 +103,9 @@ def total_norm(gradients: list[Tensor]) -> Tensor:
 
 @contextmanager
 def tiny_is_zero() -> Iterator[None]:
-    """Let this thread treat numbers below 1e-38 as zero, with which processors are ten times slower
-    (a quarter of DQN's step). Moments of vanished gradients, as of dead ReLUs, become these."""
+    """Let this thread treat denormal numbers (below 1e-38) as zero: processors are ten times slower
+    with these (a quarter of DQN's step). Moments of vanished gradients, as of dead ReLUs, become
+    denormal."""
     was_so = TINY == 0.0
     torch.set_flush_denormal(True)
     try:
@@ -114,13 +115,13 @@ def tiny_is_zero() -> Iterator[None]:
 
 
 class Direct(torch.optim.Optimizer):
-    """An optimizer of PyTorch's whose ``step`` calls the kernels alone: hooks, profiles, closures,
-    scalers and ``amsgrad``, which offrl leaves out, take two thirds of a small step (IQL: 5 %)."""
+    """A PyTorch optimizer whose ``step`` calls only the kernels: hooks, profiles, closures, scalers
+    and ``amsgrad``, which offrl leaves out, take two thirds of a small step (5 % of IQL's)."""
 
     KERNELS: ClassVar[tuple[str, ...]]
 
-    # PyTorch wraps these methods so that the compiler leaves them alone, and imports it for that
-    # (torch._dynamo), which takes a third of a training's start. Here they have no wrapper.
+    # PyTorch wraps these methods to exclude them from compilation, which imports the compiler
+    # (torch._dynamo) and takes a third of a training's start. Here they have no wrapper.
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
@@ -153,7 +154,7 @@ class Direct(torch.optim.Optimizer):
             torch._foreach_add_(steps, steps[0].new_ones(()), alpha=1)
             self.move(parameters, [p.grad for p in parameters], states, group)
 
-    step.hooked = True  # type: ignore[attr-defined]  # PyTorch wraps no step that says so
+    step.hooked = True  # type: ignore[attr-defined]  # keeps PyTorch from wrapping it
 
     def move(self, parameters: Tensors, grads: Tensors, states: list[State], group: State) -> None:
         """Move the parameters of a group by their gradients."""

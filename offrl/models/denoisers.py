@@ -21,8 +21,7 @@ FINAL_GROUPS = 8  # of the last normalisation, in robomimic and its origin, what
 
 class Denoiser(nn.Module):
     """An ``encoder`` of observations and a ``net`` that predicts from noisy actions; two calls,
-    because observations are encoded once for all denoising steps.
-    """
+    because observations are encoded once for all denoising steps."""
 
     def __init__(self, encoder: Encoder, net: nn.Module):
         super().__init__()

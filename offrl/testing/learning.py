@@ -1,8 +1,7 @@
 """A small problem with a known solution, which a loss with a flipped sign does not reach. The
 observation ``position`` says on which side acting is good (1 or -1), and whether it is rewarded
 there. Most recorded actions are on the good side. An algorithm that clones them, or that learns
-from the rewards, acts on that side as well.
-"""
+from the rewards, acts on that side as well."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -22,8 +22,7 @@ REMEDY = "make its networks smaller (algo, observation.encoder), or use a machin
 
 def made_within_memory(algo_name: str, device: torch.device | str, make: Callable[[], T]) -> T:
     """Return ``make()``; raise ``ValueError`` before its tensors are made if they cannot fit in
-    memory. A large model is first counted on the ``meta`` device, where tensors have no content.
-    """
+    memory. A large model is first counted on the ``meta`` device, where tensors have no content."""
     free = min(free_bytes("cpu"), free_bytes(device))  # made on the one, moved to the other
     before = torch.get_rng_state()
     try:

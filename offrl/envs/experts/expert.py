@@ -117,8 +117,7 @@ class DemonstratedGoals(gymnasium.Env):
     def get_goal(self) -> Obs:
         """Return all observations in the state in which the task's demonstrator has just solved the
         task from this episode's initial state; the same seed gives the same bits. Raises ``Misfit``
-        without a demonstrator or a seed, or if the demonstrator fails.
-        """
+        without a demonstrator or a seed, or if the demonstrator fails."""
         task = self._given[0]
         try:
             expert = scripted_expert(self.get_wrapper_attr("serialize")())

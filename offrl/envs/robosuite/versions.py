@@ -47,8 +47,7 @@ _OF_ROBOT = re.compile(r"(robot|gripper|mount|fixed_mount)\d+_")
 def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the ``env_kwargs`` of ``env_args`` for robosuite 1.5. Those of 1.2 to 1.4 have such
     an ``env_version`` or, without any, an arm's controller instead of a robot's; others, and
-    controllers that are not robosuite's, stay the same.
-    """
+    controllers that are not robosuite's, stay the same."""
     from robosuite.controllers.composite import composite_controller_factory as factory
     from robosuite.environments.base import REGISTERED_ENVS
 

@@ -1,7 +1,6 @@
 """Environments in which every episode has a seed of its own. A running episode is a function of its
 seed and its actions. So only these are stored, and the episode is rebuilt by repeating the actions,
-which needs no support by simulators.
-"""
+which needs no support by simulators."""
 
 import logging
 import threading

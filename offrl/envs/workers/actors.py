@@ -1,7 +1,6 @@
 """Episodes in Ray actors, on one machine or many. An actor has the environment and the policy, and
 plays whole episodes without messages per step. It calls the policy as ``EnvPool`` does, so that
-results are bit-identical.
-"""
+results are bit-identical."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

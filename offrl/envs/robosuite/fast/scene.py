@@ -248,8 +248,7 @@ class Scenes:
 
     def written(self) -> str:
         """Return the MJCF text of the present model. MuJoCo writes the structure of the model that
-        it compiled last, in any environment, with the values of the given model.
-        """
+        it compiled last, in any environment, with the values of the given model."""
         sim = self.env.sim
         text = sim.model.get_xml()
         scene = next((kept for kept in self._kept() if kept.sim is sim), None)
