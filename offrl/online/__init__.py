@@ -1,5 +1,5 @@
-"""Learning by acting, in four roles: ``Model``, ``Algorithm``, ``Agent`` and ``Trainer``; and the
-``Environment`` of a config. Names are imported when first used."""
+"""Learning while acting, with the roles ``Model``, ``Algorithm``, ``Agent`` and ``Trainer``, and
+the ``Environment`` of a config. Names are imported when first used."""
 
 from typing import TYPE_CHECKING
 

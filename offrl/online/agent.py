@@ -1,4 +1,4 @@
-"""Agents that carry an algorithm through environments, numpy in and numpy out."""
+"""Agents that act in environments by an algorithm: numpy in, numpy out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,37 +13,37 @@ from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.assembly.spaces import clipped
 from offrl.tree import map_leaves
 
-Observations = Mapping[str, np.ndarray]  # of an environment, or of several, {key: [N, ...]}
+Observations = Mapping[str, np.ndarray]  # of one environment, or {key: [N, ...]} of several
 Obs = Observations | np.ndarray
 
 
 class BaseAgent:
-    """Carries an algorithm through environments: ``predict`` for the best actions that it knows,
-    ``sample`` for those that it learns from, ``learn`` to learn from them.
+    """Acts in environments by an algorithm: ``predict`` chooses the best actions, ``sample``
+    actions to learn from, and ``learn`` makes an update.
 
-    Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``; actions are
-    alike.
+    Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``, and so are
+    actions.
 
     alg: An ``Algorithm``.
     obs_ndim: The number of dimensions of an observation of one environment.
     """
 
-    num_steps = 0  #: The number of actions that ``sample`` gave.
+    num_steps = 0  #: The number of actions of ``sample`` so far.
     _obs_ndim = 1
 
     def __init__(self, alg: Any, obs_ndim: int = 1):
         self.alg, self._obs_ndim = alg, obs_ndim
 
     def predict(self, obs: Obs) -> np.ndarray:
-        """Choose the best actions; for the same observations always the same."""
+        """Choose the best actions, deterministically."""
         batch, is_one = self._batch(obs)
         with torch.no_grad():
             actions = self.alg.predict(batch).cpu().numpy()
         return actions[0] if is_one else actions
 
     def sample(self, obs: Obs) -> np.ndarray:
-        """Choose actions to learn from: the best ones, unless a subclass says otherwise. Count the
-        steps where you write your own."""
+        """Choose actions to learn from, by default the best ones. A subclass that overrides it must
+        update ``num_steps``."""
         self.num_steps += 1 if np.asarray(obs).ndim == self._obs_ndim else len(obs)
         return self.predict(obs)
 
@@ -53,37 +53,37 @@ class BaseAgent:
         return {name: float(value) for name, value in info.items()}
 
     def update(self, batch: Mapping[str, Any], epoch: int = 1) -> dict[str, float]:
-        """Make one update from what the trainer has made of a batch."""
+        """Make one update from a batch that the trainer has processed."""
         return self.learn(batch)
 
     def rewarded(self, stepped: Any) -> Any:
-        """Give what came of a step (``Stepped``) as it is learned from."""
+        """Return the results of a step (``Stepped``) with the rewards to learn from."""
         return stepped
 
     def remembered(self, begins: np.ndarray | None) -> Any:
-        """Give what a policy remembers of its episodes, ``[N, ...]``."""
+        """Return a policy's recurrent state, ``[N, ...]``, zero where episodes ``begins``."""
 
     def serialize(self) -> dict[str, Any]:
-        """Give what it keeps between two steps, as tensors and numbers."""
+        """Return its state between two steps, as tensors and numbers."""
         return {"num_steps": self.num_steps}
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Keep again what ``serialize`` returned."""
+        """Restore what ``serialize`` returned."""
         self.num_steps = state["num_steps"]
 
     def _batch(self, obs: Obs) -> tuple[Any, bool]:
         array = np.asarray(obs)
         is_one = array.ndim == self._obs_ndim
-        if array.dtype == np.float64:  # which no network is made of
+        if array.dtype == np.float64:  # networks are float32
             array = array.astype(np.float32)
         return torch.from_numpy(array[None] if is_one else array), is_one
 
 
 class PolicyAgent(BaseAgent):
-    """Carries one of offrl's policies. It keeps the last frames of its environments, and
-    the policy's recurrent state in each.
+    """Acts by one of offrl's policies. It keeps the last frames of its environments, and the
+    policy's recurrent state in each.
 
-    action_space: of the environments.
+    action_space: that of one environment.
     """
 
     def __init__(self, alg: Any, action_space: gymnasium.Space):
@@ -94,10 +94,10 @@ class PolicyAgent(BaseAgent):
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew in all environments."""
+        """Forget the frames and states of all environments."""
         self._frames: dict[str, np.ndarray] = {}  # [N, num_frames, ...]
         self.memory: Any = None  #: The recurrent state, ``[N, ...]``.
-        self._sampled: tuple[int, Any, Any] = 0, {}, None  # of how many, their frames and memory
+        self._sampled: tuple[int, Any, Any] = 0, {}, None  # number, frames and memory
 
     def predict(self, obs: Obs) -> np.ndarray:
         batch, is_one = self._batch(obs)
@@ -110,9 +110,9 @@ class PolicyAgent(BaseAgent):
         return actions[0] if is_one else actions
 
     def sample(self, obs: Obs) -> np.ndarray:
-        """Choose actions to learn from, and count the steps. What is remembered of these episodes
-        goes on from call to call, beside that of the trainer's own environments, until another
-        number of observations comes or ``forget`` is called."""
+        """Choose actions to learn from, and count the steps. Frames and recurrent states of these
+        episodes are kept from call to call, apart from those of the trainer's environments, until
+        the number of observations changes or ``forget`` is called."""
         batch, is_one = self._batch(obs)
         seen = {key: x.numpy() for key, x in batch.items()}
         num = len(next(iter(seen.values())))
@@ -134,7 +134,7 @@ class PolicyAgent(BaseAgent):
         return super().learn(data)
 
     def update(self, batch: Any, epoch: int = 1) -> dict[str, float]:
-        """Make one update from what ``process_batch_for_training`` has made of a batch."""
+        """Make one update from a batch of ``process_batch_for_training``."""
         self._ready()
         info = self.alg.train_on_batch(batch, epoch)
         return {name: float(value) for name, value in info.items()}
@@ -142,11 +142,11 @@ class PolicyAgent(BaseAgent):
     def explore(
         self, obs: Observations, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Choose actions in its environments, ``{key: [N, ...]}``: as the policy learns from them,
-        ``[N, A]``, and as the environments take them.
+        """Choose actions for observations of its environments, ``{key: [N, ...]}``. Returns them as
+        the policy learns from them, ``[N, A]``, and as the environments take them.
 
-        begins: ``[N]``, where episodes begin; ``None``: nowhere, if it knows the environments.
-        at_random: all actions are equally likely, whatever the policy knows.
+        begins: ``[N]``, true where episodes begin; ``None``: only where it has no frames yet.
+        at_random: draw actions uniformly, without the policy.
         """
         self._ready()
         num = len(next(iter(obs.values())))
@@ -167,19 +167,19 @@ class PolicyAgent(BaseAgent):
         return self.alg.explore(Seen(seen, state=self.memory, num_steps=self.num_steps))
 
     def _ready(self) -> None:
-        """Put the networks into training mode, which ``predict`` and evaluations end."""
+        """Put the networks into training mode, as ``predict`` and evaluations leave it."""
         if not (self.alg.nets.training or self.alg.rests):
             self.alg.set_train()
 
     def remembered(self, begins: np.ndarray | None) -> Any:
-        """Give the recurrent state ``[N, ...]``, zeros where episodes begin."""
+        """Return the recurrent state ``[N, ...]``, zero where episodes begin."""
         if begins is None or self.memory is None or not begins.any():
             return self.memory
         rows = torch.from_numpy(np.flatnonzero(begins)).to(self.alg.device)
         return map_leaves(lambda x: x.index_fill(0, rows, 0), self.memory)
 
     def _see(self, obs: Observations, begins: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Give the last frames, ``{key: [N, num_frames, ...]}``."""
+        """Append observations; return the last frames, ``{key: [N, num_frames, ...]}``."""
         obs = {key: obs[key] for key in self._keys(obs)}
         if self._num_frames == 1:
             return {key: x[:, None] for key, x in obs.items()}
@@ -194,7 +194,7 @@ class PolicyAgent(BaseAgent):
         return self._frames
 
     def _keys(self, obs: Mapping[str, Any]) -> list[str]:
-        """Give what the policy sees of an observation, and which actions are allowed."""
+        """List the keys that the policy sees in an observation, and that of action masks."""
         return [*self._obs_ndims, *([ACTION_MASK] if ACTION_MASK in obs else [])]
 
     def _any_action(self, num: int, seen: Mapping[str, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""An agent beside an expert, who says what to do wherever the agent gets."""
+"""An agent that learns from an expert's actions in the states that it visits."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ SCRIPTED = "scripted"  # among the values of algo.expert, beside paths
 
 
 class ScriptedExpert:
-    """A function of what one environment shows, asked for each. It has no memory."""
+    """An expert that is a memoryless function of one environment's observation."""
 
     def __init__(self, function: Callable[[Observations], Any], envs: VectorEnv):
         self._function, self._space = function, envs.action_space
@@ -33,7 +33,7 @@ class ScriptedExpert:
         try:
             rows = [self._function({key: x[row] for key, x in obs.items()}) for row in range(num)]
             actions = np.stack(rows).reshape(num, *self._space.shape).astype(self._space.dtype)
-        except Exception as error:  # of a user's own, perhaps
+        except Exception as error:  # maybe in a user's code
             raise ValueError(
                 f"algo.expert: the scripted expert of {self._name} cannot act in this environment: "
                 f"{describe(error)}"
@@ -44,7 +44,7 @@ class ScriptedExpert:
         return {}
 
     def deserialize(self, state: Mapping[str, Any]) -> None:
-        """Take nothing, as nothing was kept."""
+        """Do nothing, as there is no state."""
 
 
 class TrainedExpert(PolicyAgent):
@@ -69,11 +69,11 @@ class TrainedExpert(PolicyAgent):
 
 
 class Apprentice(PolicyAgent):
-    """A ``PolicyAgent`` that learns what its expert would do where it is. The expert acts for it
-    by chance, the less often the later the round (``alg.expert_share``).
+    """A ``PolicyAgent`` that learns its expert's actions in the states that it visits. The expert
+    acts with a probability that falls from round to round (``alg.expert_share``).
 
-    alg: an algorithm that ``ASKS_EXPERT``; ``algo.expert`` of its config says whom.
-    envs: where it acts.
+    alg: an algorithm that ``ASKS_EXPERT``, with ``algo.expert`` in its config.
+    envs: its environments.
     """
 
     def __init__(self, alg: Any, envs: VectorEnv):
@@ -84,7 +84,7 @@ class Apprentice(PolicyAgent):
     def explore(
         self, obs: Observations, begins: np.ndarray | None = None, at_random: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Choose as a ``PolicyAgent``, but give the expert's actions to learn from."""
+        """Choose as a ``PolicyAgent``, but return the expert's actions to learn from."""
         share = self.alg.expert_share(self.num_steps // self._steps_per_round)
         _, raw = super().explore(obs, begins, at_random)
         shown = self.expert.act(obs, begins)
@@ -94,7 +94,7 @@ class Apprentice(PolicyAgent):
         return learned, taken.astype(raw.dtype)
 
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Choose as in evaluation: what matters are the states that the policy will get into."""
+        """Choose as in evaluation, to visit the states that the policy will visit."""
         self.alg.set_eval()
         return self.alg.act(Seen(seen, state=self.memory))
 
@@ -115,12 +115,12 @@ def _find_expert(alg: Any, envs: VectorEnv) -> ScriptedExpert | TrainedExpert:
             raise ValueError(
                 f"algo.expert: {error}; name the checkpoint of a policy that solves the task"
             ) from None
-    config.expert = str(find_file(config.expert))  # a run may be resumed from elsewhere
+    config.expert = str(find_file(config.expert))  # a run may be resumed in another folder
     return TrainedExpert(config.expert, alg, envs)
 
 
 def _misfit(expert: Any, alg: Any, envs: VectorEnv) -> str | None:
-    """Say why the policy of a checkpoint cannot be the expert of another in these environments."""
+    """Say why the policy of a checkpoint cannot be an expert for ``alg`` in these environments."""
     if not isinstance(expert, PolicyAlgo) or not callable(getattr(expert, "act", None)):
         return "it has no act, and cannot be asked in several environments at once"
     if expert.COUNTS_REWARDS or expert.obs_spec.keys("goal"):

@@ -1,4 +1,4 @@
-"""Brokers: they carry trajectories from explorers to the Learner, and weights to the explorers."""
+"""Brokers, which carry trajectories from explorers to the Learner and weights back."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -10,53 +10,53 @@ from offrl.seeding import preserved_rng
 
 log = logging.getLogger(__name__)
 
-TRIES = 3  # in a row that fail, after which an explorer is given up
+TRIES = 3  # failures in a row after which an explorer is given up
 
-# Of an environment, its process or a policy; others are errors of the program.
+# Errors of environments, their processes or policies; others are bugs.
 FAILURES = (ValueError, ArithmeticError, LookupError, RuntimeError, ChildProcessError)
 
-MakeExplorer = Callable[[int, int], Explorer]  # by its number and its life
+MakeExplorer = Callable[[int, int], Explorer]  # arguments: number and life
 
 
 class Broker(ABC):
-    """Lets explorers act by the newest weights, and gives what they collect, each trajectory once.
+    """Lets explorers act by the newest weights, and returns each of their trajectories once.
 
     An explorer that fails is replaced; one that fails ``TRIES`` times in a row is given up, and the
     others go on without it. ``ChildProcessError`` if none is left.
 
-    make_explorer: makes the explorer of a number and a life.
-    num_explorers: their numbers are those below.
-    life: of the first ones.
+    make_explorer: makes an explorer of its number and life (the count of its predecessors).
+    num_explorers: the explorers have the numbers below this.
+    life: that of the first explorers.
     """
 
     def __init__(self, make_explorer: MakeExplorer, num_explorers: int, life: int = 0):
         self._make_explorer = make_explorer
         self._lives = dict.fromkeys(range(num_explorers), life)
-        self._last_life = life  # of all explorers so far
+        self._last_life = life  # the highest so far
         self._failures = dict.fromkeys(range(num_explorers), 0)  # in a row
-        self.lost: dict[int, str] = {}  #: Why explorers were given up, by their numbers.
-        #: Called each second in which nothing comes from other processes; what it raises ends that.
+        self.lost: dict[int, str] = {}  #: Reasons why explorers were given up.
+        #: Called each second while waiting for other processes; may raise to stop the wait.
         self.waiting: Callable[[], None] = lambda: None
 
     @property
     def problems(self) -> list[str]:
-        """Say who was given up, and why."""
+        """Say which explorers were given up, and why."""
         return [f"explorer {number} was given up: {why}" for number, why in self.lost.items()]
 
     @abstractmethod
     def publish(self, weights: Weights) -> None:
-        """Let trajectories that begin from now on be made by these weights."""
+        """Use these weights for trajectories that begin from now on."""
 
     @abstractmethod
     def receive(self) -> Trajectory:
         """Wait for the next trajectory."""
 
     def state(self) -> dict[str, Any]:
-        """Give what ``restore`` goes on from."""
+        """Return the state for ``restore``."""
         return {"last_life": self._last_life}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with explorers that begin new episodes."""
+        """Continue with explorers that begin new episodes."""
         self._last_life = state["last_life"] + 1
         self._lives = dict.fromkeys(self._lives, self._last_life)
 
@@ -65,7 +65,7 @@ class Broker(ABC):
         """End the explorers."""
 
     def _failed(self, number: int, why: str) -> None:
-        """Let another explorer take the number over, or give it up."""
+        """Replace an explorer that failed, or give it up."""
         reason = f"explorer {number} failed: {why}"
         self._failures[number] += 1
         self._lives[number] += 1
@@ -86,7 +86,7 @@ class Broker(ABC):
 class LocalBroker(Broker):
     """Lets explorers act in turn in this process, each for a trajectory, by the newest weights.
 
-    With the random state of the process, its state holds all that their going on depends on.
+    With the random state of the process, its state determines how explorers continue.
     """
 
     def __init__(self, make_explorer: MakeExplorer, num_explorers: int, life: int = 0):
@@ -94,7 +94,7 @@ class LocalBroker(Broker):
         self._explorers: dict[int, Explorer] = {}
         self._next = 0
         self._weights: Any = None
-        for number in self._lives:  # what cannot be made is said before anything is written
+        for number in self._lives:  # errors appear before anything is written
             self._explorers[number] = make_explorer(number, life)
 
     def publish(self, weights: Weights) -> None:
@@ -102,7 +102,7 @@ class LocalBroker(Broker):
 
     def receive(self) -> Trajectory:
         while True:
-            number = min(self._lives, key=lambda x: (x < self._next, x))  # round and round
+            number = min(self._lives, key=lambda x: (x < self._next, x))  # round robin
             self._next = number + 1
             try:
                 explorer = self._explorer(number)
@@ -133,7 +133,7 @@ class LocalBroker(Broker):
         return super().state() | {"explorers": explorers, "next": self._next}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with the explorers that there were. Others, also those that were on Ray or given
+        """Continue with the explorers in ``state``. Others, also those that were on Ray or given
         up, begin new episodes."""
         super().restore(state)
         self._next = state.get("next", 0)
@@ -158,8 +158,8 @@ def broker_at(
     life: int = 0,
     timeout: float = 300.0,
 ) -> Broker:
-    """Make the broker of explorers in this process; with an address, on Ray, where those that make
-    no step for ``timeout`` seconds are replaced."""
+    """Make the broker for explorers in this process or, with an address, on Ray, where an explorer
+    without a step for ``timeout`` seconds is replaced."""
     if address is None:
         return LocalBroker(make_explorer, num_explorers, life)
     from offrl.online.ray import RayBroker

@@ -1,4 +1,4 @@
-"""The half of a training that acts: an agent in its environments, and what comes of its steps."""
+"""The acting half of a training: an agent in its environments, and the results of its steps."""
 
 import math
 from collections import deque
@@ -16,16 +16,15 @@ from offrl.online.own_agent import OwnAgent
 from offrl.online.statistics import RunningStatistics
 from offrl.tree import as_arrays, as_tensors
 
-# The return and length of episodes, and whether one succeeded at some step: 1, 0, or -1 where
-# nothing was said of that.
+# Return, length and success of ended episodes; success at some step is 1, 0, or -1 if unknown.
 Ended = list[tuple[float, int, int]]
-START = {"returns": 0.0, "lengths": 0, "succeeded": -1}  # what these are when an episode begins
+START = {"returns": 0.0, "lengths": 0, "succeeded": -1}  # values at the start of an episode
 
 
 class Collector:
     """Holds an agent and environments, and puts the steps that it takes there into a buffer.
 
-    buffer: takes them in, with ``begin``, ``record`` and ``take``.
+    buffer: stores the steps, by ``begin``, ``record`` and ``take``.
     """
 
     def __init__(self, experiment: ActingExperiment, buffer: Any):
@@ -34,18 +33,18 @@ class Collector:
         self.env_args, self.alg = experiment.env_args, experiment.alg
         self.agent = _agent_of(experiment)
         self.statistics = _statistics_of(experiment)
-        self.step = 0  #: Of the training: steps in all environments.
-        self.obs: Any = None  #: The observations that come next, ``{key: [N, ...]}``.
-        #: ``[N]``, where episodes begin with these observations.
+        self.step = 0  #: Training steps so far, in all environments.
+        self.obs: Any = None  #: The observations to act on next, ``{key: [N, ...]}``.
+        #: ``[N]``, true where episodes begin with these observations.
         self.begins = np.ones(self.envs.num_envs, dtype=bool)
         #: The recurrent state of the policy when the round began.
         self.round_memory: Any = None
-        # Of the running episodes, [N] each.
+        # Numbers of the running episodes, [N] each.
         self._running = {name: np.full(self.envs.num_envs, x) for name, x in START.items()}
         last = self.config.train.online.solved_episodes
         self._last_returns: deque[float] = deque(maxlen=last)
-        self.num_restarts = 0  #: How often environments hung and began anew.
-        self.num_hung = 0  #: How often in this round.
+        self.num_restarts = 0  #: The number of environments that hung and were restarted.
+        self.num_hung = 0  #: The same in this round.
 
     @property
     def smoothed_return(self) -> float:
@@ -61,11 +60,11 @@ class Collector:
         if self.obs is None:
             self.begin(self.envs.reset())
         if self.alg.ON_POLICY and len(self.buffer):
-            self.buffer.forget()  # a round that was not learned from
+            self.buffer.forget()  # a round that was never taken
         self.round_memory = self.remembered()
         ended: Ended = []
         before = self.envs.num_restarts
-        with self.alg.at_rest():  # once, and not for each step
+        with self.alg.at_rest():  # once instead of for each step
             for _ in range(num_steps):
                 actions, raw = self.act()
                 ended += self.take_in(actions, self.envs.step(raw))
@@ -74,17 +73,17 @@ class Collector:
         return ended
 
     def begin(self, obs: Observations) -> None:
-        """Take in the first observations, ``{key: [N, ...]}``."""
+        """Store the first observations, ``{key: [N, ...]}``."""
         self.obs = obs
         self.buffer.begin(obs)
 
     def remembered(self) -> Any:
-        """Give the recurrent state that the policy acts with now, ``[N, ...]``."""
+        """Return the policy's present recurrent state, ``[N, ...]``."""
         return self.agent.remembered(self.begins)
 
     def act(self) -> tuple[np.ndarray, np.ndarray]:
-        """Choose actions in all environments: as they are learned from, ``[N, A]``, and as the
-        environments take them."""
+        """Choose actions in all environments. Returns them as they are learned from, ``[N, A]``,
+        and as the environments take them."""
         if isinstance(self.agent, PolicyAgent):
             is_early = self.step < self.config.train.online.random_steps
             at_random = is_early and not self.alg.ON_POLICY
@@ -93,7 +92,7 @@ class Collector:
         return self.alg.learned_action(torch.as_tensor(raw)).cpu().numpy(), raw
 
     def take_in(self, actions: np.ndarray, stepped: Stepped) -> Ended:
-        """Take in a step in all environments. Returns the episodes that ended with it.
+        """Store a step in all environments. Returns the episodes that ended with it.
 
         actions: as they are learned from, ``[N, A]``.
         """
@@ -107,7 +106,7 @@ class Collector:
         running["lengths"] += stepped.is_step
         running["succeeded"] = np.maximum(running["succeeded"], stepped.successes)
         ends = stepped.terminated | stepped.truncated
-        over = ends | ~stepped.is_step  # of what hung, the episode is lost
+        over = ends | ~stepped.is_step  # episodes of hung environments are lost
         if over.any():
             for env in np.flatnonzero(ends):
                 ended.append(tuple(x[env].item() for x in running.values()))
@@ -124,7 +123,7 @@ class Collector:
         return rollout
 
     def state(self, with_buffer: bool = True) -> dict[str, Any]:
-        """Give what acting goes on from, beside weights and random state."""
+        """Return the state of acting, apart from weights and random state."""
         return {
             "agent": self.agent.serialize(),
             "envs": None if self.obs is None else as_tensors(self.envs.state()),
@@ -137,7 +136,7 @@ class Collector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.agent.deserialize(state["agent"])
         self.begins = state["begins"].numpy().copy()
         self._running = {name: state[name].numpy().copy() for name in START}
@@ -151,7 +150,7 @@ class Collector:
 
 
 def _agent_of(experiment: ActingExperiment) -> BaseAgent:
-    """Make the agent that carries the algorithm of an experiment."""
+    """Make the agent that acts by the algorithm of an experiment."""
     alg, envs = experiment.alg, experiment.envs
     if hasattr(alg, "AGENT"):  # of a user's own roles
         return alg.AGENT(alg.written)
@@ -161,7 +160,7 @@ def _agent_of(experiment: ActingExperiment) -> BaseAgent:
 
 
 def _statistics_of(experiment: ActingExperiment) -> RunningStatistics:
-    """Make the running normalisation of an experiment, which goes on from a checkpoint's."""
+    """Make the running normalisation of an experiment, which continues a checkpoint's."""
     config, spec = experiment.config, experiment.alg.obs_spec.groups["obs"]
     vectors = [key for key, obs in spec.items() if not obs.is_image]
     discount = getattr(config.algo, "discount", 1.0)

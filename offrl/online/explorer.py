@@ -1,4 +1,4 @@
-"""Acting for a Learner: an explorer, and what it gets and gives."""
+"""Explorers, which act for a Learner, and the weights and trajectories that they exchange."""
 
 import math
 import time
@@ -18,39 +18,37 @@ from offrl.tree import as_arrays, as_tensors, map_leaves
 
 
 class Weights(NamedTuple):
-    """Holds what explorers get from the Learner: a policy, and where its training stands."""
+    """The message of the Learner to explorers: a policy, and the position of its training."""
 
     version: int
-    step: int  #: Of the training: steps in all environments of all explorers.
-    num_actions: int  #: That were chosen until then.
+    step: int  #: Training steps so far, in all environments of all explorers.
+    num_actions: int  #: Actions that were chosen until then.
     nets: Mapping[str, np.ndarray]
-    normalization: Mapping[str, Any] | None  #: ``None`` where it does not change.
-    moments: Mapping[str, Any]  #: Of the running normalisation.
+    normalization: Mapping[str, Any] | None  #: ``None`` if it does not change.
+    moments: Mapping[str, Any]  #: Those of the running normalisation.
 
 
 class Trajectory(NamedTuple):
-    """Holds the steps of an explorer, equally many in each of its environments.
-
-    It is known by its explorer, the explorer's life (each that replaces a lost one has another) and
-    its number in that life. ``data`` is the round as the algorithm learns from it (``packed``), or
-    the steps for a replay; all leaves are arrays.
-    """
+    """Steps of an explorer, equally many in each of its environments. It is identified by the
+    explorer, the explorer's life (replacements have another one) and its number in that life.
+    ``data`` is the round as the algorithm learns from it (``packed``), or the steps for a replay;
+    all leaves are arrays."""
 
     explorer: int
     life: int
     number: int
-    version: int  #: Of the weights that made it.
+    version: int  #: The version of the weights that made it.
     data: Any
     num_steps: int
     num_actions: int
     ended: Ended
-    moments: Mapping[str, Any]  #: Of what was seen and received in it.
-    ready: float  #: When it was (``time.time``).
-    num_hung: int = 0  #: How often environments hung in it and began anew.
+    moments: Mapping[str, Any]  #: Moments of its observations and rewards.
+    ready: float  #: The time when it was complete (``time.time``).
+    num_hung: int = 0  #: The number of environments that hung in it and were restarted.
 
 
 class StepRecorder:
-    """Keeps steps in the order in which they are taken, for a replay elsewhere."""
+    """Records steps in order, for a replay in another process."""
 
     def __init__(self) -> None:
         self._first: Any = None
@@ -63,23 +61,23 @@ class StepRecorder:
         self._steps.append((actions, stepped))
 
     def take(self) -> dict[str, Any]:
-        """Give the first observation, if the steps begin with one, and pairs of actions ``[N, A]``
-        and what came of them."""
+        """Return the first observation, if the steps begin with one, and pairs of actions
+        ``[N, A]`` and their results."""
         taken = {"first": self._first, "steps": self._steps}
         self._first, self._steps = None, []
         return taken
 
     def state(self) -> None:
-        """Give nothing, as no step is left between two trajectories."""
+        """Return ``None``: no step is kept between two trajectories."""
 
 
 class Explorer(Collector):
     """Acts in environments of its own with a copy of the policy.
 
-    known: what the Learner's checkpoint would hold, without weights.
-    number: of the explorer, from 0 on. The first one acts with the seed of the config, the others
-        with seeds that follow from it.
-    life: how many explorers of this number there were before.
+    known: the content of the Learner's checkpoint, without weights.
+    number: that of the explorer, from 0 on. The first one has the seed of the config, the others
+        seeds that follow from it.
+    life: the number of earlier explorers with this number.
     """
 
     acted: Callable[[], None] = staticmethod(lambda: None)  #: Called after each step.
@@ -134,16 +132,15 @@ class Explorer(Collector):
 
 
 def trajectory_length(config: Config, on_policy: bool) -> int:
-    """Give the number of steps that each environment makes in a trajectory: whole rounds of
+    """Return the number of steps that each environment makes in a trajectory: whole rounds of
     ``train.online.collect_steps``."""
     steps = config.train.online.collect_steps
     return steps if on_policy else steps * math.ceil(config.distributed.trajectory_steps / steps)
 
 
 def join_rounds(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Make one round of several, as the algorithm learns from them
-    (``process_batch_for_training``). Segments are filled up behind their last rows; numbers are
-    averaged."""
+    """Join processed rounds (``process_batch_for_training``) to one. Segments are padded at their
+    ends; numbers are averaged."""
     if len(rounds) == 1:
         return rounds[0]
     states = [data.pop("state", None) for data in rounds]
@@ -159,7 +156,7 @@ def join_rounds(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     known = next((state for state in states if state is not None), None)
     if known is not None:
         for i, data in enumerate(rounds):
-            if states[i] is None:  # an explorer that has just begun remembers nothing
+            if states[i] is None:  # a new explorer has no memory
                 num = len(data["mask"])
                 states[i] = map_leaves(lambda x, num=num: x.new_zeros(num, *x.shape[1:]), known)
         whole["state"] = map_leaves(lambda *x: torch.cat(x), *states)

@@ -1,8 +1,5 @@
-"""Packs observations on their way from an explorer to the Learner.
-
-Networks see each frame several times, in stacks, and as floating-point numbers. It travels once, as
-it was observed.
-"""
+"""Packs observations on their way from an explorer to the Learner. Networks see each frame several
+times, in stacks, and as floats. It is sent only once, as it was observed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,19 +10,19 @@ from torch import Tensor
 
 from offrl.algos.shared.policy_gradient import PolicyGradient
 
-SAVING = 0.5  # of the bytes, below which a round travels as it is
+SAVING = 0.5  # share of bytes saved, below which rounds are not packed
 
 
 def packed(alg: Any, rollout: Mapping[str, Any], ready: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the ``obs`` of a processed round by ``frames``: the frames ``shown``, ``{key: [U,
-    ...]}``, and the ``index`` ``[..., F]`` of those that each row is made of. It is left as it
-    is where that saves little, observations are normalised, or the algorithm processes rounds in a
-    way of its own, so that ``obs`` may be something else than its frames.
+    """Replace the ``obs`` of a processed round by ``frames``: unique frames ``shown``,
+    ``{key: [U, ...]}``, and the ``index`` ``[..., F]`` of those in each row. A round stays
+    unchanged if that saves little, if observations are normalised, or if the algorithm processes
+    rounds in its own way, so that ``obs`` may not consist of frames.
 
-    rollout: what was processed, as ``Rollout.take`` gave it.
+    rollout: the round before processing, from ``Rollout.take``.
     """
     is_own = type(alg).process_batch_for_training is not PolicyGradient.process_batch_for_training
-    # Statistics that run along are others by the time that it is learned from.
+    # Running statistics will have changed by the time of learning.
     if is_own or alg.obs_normalizer.stats:
         return dict(ready)
     _, first, index = np.unique(rollout["frames"], return_index=True, return_inverse=True)
@@ -38,7 +35,7 @@ def packed(alg: Any, rollout: Mapping[str, Any], ready: Mapping[str, Any]) -> di
 
 
 def unpacked(alg: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the round that was ``packed``."""
+    """Restore a round that was ``packed``."""
     if "frames" not in data:
         return dict(data)
     rest = dict(data)

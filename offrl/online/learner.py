@@ -1,4 +1,4 @@
-"""Learning from what explorers collect."""
+"""Learning from the trajectories of explorers."""
 
 import time
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Learner(ActingTrainer):
     learns, by weights of some versions ago.
     """
 
-    NUM_ENVS = 1  # as others act
+    NUM_ENVS = 1  # as explorers act
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -41,10 +41,10 @@ class Learner(ActingTrainer):
                 f"distributed.explorers: {self.config.algo_name} has a Trainer of its own, whose "
                 "rounds would not be those of explorers; set it to 0"
             )
-        self.version = 0  #: Of the weights: how often they were published.
-        self._received: dict[tuple[int, int], int] = {}  # how many, by explorer and life
+        self.version = 0  #: The version of the weights: how often they were published.
+        self._received: dict[tuple[int, int], int] = {}  # counts by explorer and life
         self._data: list[dict[str, Any]] = []  # of the round
-        self._staleness: list[int] = []  # of trajectories since the last ``traffic``
+        self._staleness: list[int] = []  # that of trajectories since the last ``traffic``
         self._num_refused = 0
         self._waits = dict(NO_WAITS)
         described = self.describe()
@@ -68,8 +68,8 @@ class Learner(ActingTrainer):
     # -- acting, elsewhere ------------------------------------------------------------------------
 
     def collect(self, num_steps: int) -> Ended:
-        """Publish the weights, and take in the trajectories that a round is learned from. On-policy
-        algorithms do not learn from those that are too old."""
+        """Publish the weights, and receive the trajectories of a round. On-policy algorithms refuse
+        those that are too old."""
         distributed, on_policy = self.config.distributed, self.alg.ON_POLICY
         max_staleness = distributed.max_staleness or 10 * distributed.explorers
         num_left = distributed.num_trajectories if on_policy else 1
@@ -92,7 +92,7 @@ class Learner(ActingTrainer):
     def _publish(self) -> None:
         self.version += 1
         alg, normalization = self.alg, None
-        with alg.trained_weights():  # copies, as these are learned on
+        with alg.trained_weights():  # copies, as training changes these
             nets = {name: np.array(x) for name, x in as_arrays(alg.nets.state_dict()).items()}
         if self.config.train.online.normalize_obs:
             stats = {"obs": alg.obs_normalizer.stats, "actions": alg.action_normalizer.stats}
@@ -102,8 +102,8 @@ class Learner(ActingTrainer):
         self.broker.publish(Weights(*position, nets, normalization, moments))
 
     def _receive(self) -> Trajectory:
-        """Wait for a trajectory, and count what came of it. Raises ``RuntimeError`` if one comes
-        twice, or another was left out."""
+        """Wait for a trajectory, and count its steps. Raises ``RuntimeError`` if one comes twice or
+        is missing."""
         begun = time.time()
         trajectory = self.broker.receive()
         now, known = time.time(), (trajectory.explorer, trajectory.life)
@@ -151,9 +151,9 @@ class Learner(ActingTrainer):
         return super().problems + self.broker.problems
 
     def traffic(self) -> dict[str, float]:
-        """Say how many trajectories came since the last call, how many of them were refused as too
-        old, and how many versions their weights were behind, on average and at most; and how many
-        explorers were given up so far."""
+        """Return, since the last call, the number of trajectories, how many were too old, and the
+        mean and largest number of versions by which their weights were behind; and the number of
+        explorers that were given up so far."""
         logs: dict[str, float] = {"Trajectories": len(self._staleness)}
         if self._staleness:
             logs["Staleness"] = float(np.mean(self._staleness))
@@ -163,8 +163,8 @@ class Learner(ActingTrainer):
         return logs
 
     def waits(self) -> dict[str, float]:
-        """Give the seconds since the last call in which it waited for trajectories, and of these
-        those in which one was ready and on its way."""
+        """Return the seconds of waiting for trajectories since the last call, and the part of these
+        in which one was complete and on its way."""
         waits, self._waits = self._waits, dict(NO_WAITS)
         return waits
 
@@ -172,7 +172,7 @@ class Learner(ActingTrainer):
 
     def state(self, with_buffer: bool = True) -> dict[str, Any]:
         state, broker = super().state(with_buffer), self.broker.state()
-        if state["buffer"] is None:  # with the replay, explorers begin anew
+        if state["buffer"] is None:  # without the replay, explorers restart
             broker.pop("explorers", None)
         traffic = {"staleness": [*self._staleness], "num_refused": self._num_refused}
         return state | {"version": self.version, "broker": broker} | traffic

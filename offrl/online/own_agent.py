@@ -16,8 +16,8 @@ from offrl.registry import PARTS, shown
 
 class OwnAgent(PolicyAgent):
     """Lets a user's agents, one in each environment, choose the actions (``infer_action``) and
-    report the rewards to learn from (``handle_env_feedback``). The ``info`` of the latter holds
-    ``truncated`` and, where the environment reports it, ``success``.
+    return the rewards to learn from (``handle_env_feedback``), whose ``info`` has ``truncated``
+    and, if the environment reports it, ``success``.
 
     Raises ``ValueError`` with the agent's name for errors of its code, and for a config whose
     policy sees more than one state at a time.
@@ -66,7 +66,7 @@ class OwnAgent(PolicyAgent):
             raise ValueError(f"train.online.agent: {self._name}: {describe(error)}") from error
 
     def rewarded(self, stepped: Stepped) -> Stepped:
-        """Tell the agents what came of a step, and give it with the rewards that they report."""
+        """Pass a step's results to the agents, and return them with the agents' rewards."""
         rewards = stepped.rewards.copy()
         with self._named():
             for row in np.flatnonzero(stepped.is_step).tolist():
@@ -94,13 +94,13 @@ class OwnAgent(PolicyAgent):
 
 
 class _Predictor:
-    """Shows a user's agents one of offrl's algorithms as agents of a pipeline expect it."""
+    """Gives one of offrl's algorithms the interface that agents of a pipeline expect."""
 
     def __init__(self, alg: Any):
         self.alg = alg
 
     def predict(self, state: Any) -> np.ndarray:
-        """Give a number for each discrete action in a state, or the likeliest real action."""
+        """Return a number for each discrete action in a state, or the likeliest action."""
         alg = self.alg
         obs = {key: torch.as_tensor(np.asarray(x))[None] for key, x in alg.named(state).items()}
         if not alg.is_discrete:
@@ -108,13 +108,13 @@ class _Predictor:
         alg.set_eval()
         seen = {key: x[:, None] for key, x in obs.items()}
         with torch.no_grad():
-            if hasattr(alg, "scores"):  # it values actions
+            if hasattr(alg, "scores"):  # it estimates values of actions
                 return alg.scores(alg.prepare_obs(seen))[0].cpu().numpy()
             return alg.action_distribution(seen)[0].logits.flatten().cpu().numpy()
 
 
 def _state(obs: Observations, row: Any = ...) -> Any:
-    """Give a copy of what one environment shows in its own form: a dict, or an array."""
+    """Copy the observation of one environment in its own form: a dict or an array."""
     own = {key: np.array(x[row]) for key, x in obs.items()}
     return own["flat"] if {*own} == {"flat"} else own
 

@@ -23,15 +23,15 @@ from offrl.processes import Alarm
 
 log = logging.getLogger(__name__)
 
-# Trajectories that are asked of an explorer at a time, so that it need not wait for the Learner.
+# Trajectories requested of an explorer at a time, so that it need not wait for the Learner.
 AHEAD = 2
-START_S = 60.0  # that an explorer may take to be made, and longer if its steps may
-PATIENCE_S = 60.0  # without a trajectory, after which it is said why there may be none
+START_S = 60.0  # seconds for making an explorer, or its timeout if that is longer
+PATIENCE_S = 60.0  # seconds without a trajectory before a warning
 
 
 class RayBroker(Broker):
-    """Explorers that are Ray's actors, wherever it has a CPU for each. The weights are put into the
-    object store once for each version, and a trajectory is one message.
+    """Explorers that are Ray actors, each with one CPU. The weights are put into the object store
+    once per version, and a trajectory is one message.
 
     address: see ``cluster.connected``.
     timeout: seconds without a step after which an explorer counts as hung, and is replaced.
@@ -43,16 +43,16 @@ class RayBroker(Broker):
         super().__init__(make_explorer, num, life)
         self._timeout = timeout
         self._connection = ExitStack()
-        # A Ray of one's own has room for evaluations beside the explorers.
+        # A private Ray also has CPUs for evaluations.
         num_cpus = num + len(os.sched_getaffinity(0))
         self._connection.enter_context(connected(address, num_cpus))
         self._ray = import_ray()
         self._make = put(make_explorer)
         self._weights: Any = None
         self._actors: dict[int, Any] = {}
-        # What was asked of each explorer and its life, in order. Ray's wait has no order.
+        # Requests to each explorer, with its life, in order, which Ray's wait does not keep.
         self._asked: dict[int, deque[tuple[Any, int]]] = {n: deque() for n in self._lives}
-        self._ready: deque[int] = deque()  # the explorers whose first answer is there
+        self._ready: deque[int] = deque()  # explorers whose first answer has arrived
 
     def publish(self, weights: Weights) -> None:
         self._weights = put(weights)
@@ -69,7 +69,7 @@ class RayBroker(Broker):
             try:
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
-                if is_current:  # else it was replaced already
+                if is_current:  # else the explorer was replaced already
                     silent = f", or it made no step for {self._timeout:g} s"
                     is_gone = isinstance(error, self._ray.exceptions.RayActorError)
                     self._ray.kill(self._actors.pop(number))
@@ -78,14 +78,14 @@ class RayBroker(Broker):
             if isinstance(answer, Report):
                 check_versions(answer)
                 continue
-            if not is_current:  # an actor that has failed goes on with what was asked of it
+            if not is_current:  # a failed actor still answers its requests
                 continue
             self._failures[number] = 0
-            return answer  # what comes next is asked for when there are newer weights
+            return answer  # the next request waits for newer weights
 
     def _wait(self) -> None:
-        """Wait for an answer. All whose answers are there get a turn before this is asked again, as
-        Ray prefers some of them to others."""
+        """Wait for an answer. All explorers with answers get a turn before the next wait, as Ray
+        prefers some of them."""
         first = {asked[0][0]: number for number, asked in self._asked.items() if asked}
         ready, _ = self._ray.wait([*first], num_returns=len(first), timeout=0)
         begun = time.monotonic()
@@ -103,7 +103,7 @@ class RayBroker(Broker):
         self._ready.extend(first[ref] for ref in ready)
 
     def _ask(self) -> None:
-        """Let all explorers have something to do."""
+        """Send requests to explorers that have too few."""
         for number, life in self._lives.items():
             asked = self._asked[number]
             if number not in self._actors:
@@ -121,11 +121,11 @@ class RayBroker(Broker):
 
 
 class ExplorerActor(RayActor):
-    """An explorer in its own process, where it is made when it is first asked for something."""
+    """An explorer in its own process, which is made at the first request."""
 
     def __init__(self, make_explorer: MakeExplorer, number: int, life: int, timeout: float):
         super().__init__(timeout)
-        # Batch work gets as much of the cores, but lets whoever has waited, as a Learner, go first.
+        # Batch processes get equal shares of the cores, but yield to waiting ones, as a Learner.
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         self._make = make_explorer, number, life

@@ -1,4 +1,4 @@
-"""Running normalisation: means and deviations of what was observed and received so far."""
+"""Running normalisation by means and deviations of observations and rewards so far."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ class Moments:
 
     @classmethod
     def of(cls, parts: Iterable[np.ndarray]) -> "Moments":
-        """Compute those of the rows of all parts."""
+        """Compute the moments of the rows of all parts."""
         moments = cls()
         moments.add(np.concatenate([*parts]))
         return moments
@@ -34,7 +34,7 @@ class Moments:
         self.join(len(rows), mean, np.square(rows - mean).sum(axis=0))
 
     def join(self, count: int, mean: Any, squares: Any) -> None:
-        """Add the rows that others have these moments of."""
+        """Add rows with these moments."""
         total, apart = self.count + count, mean - self.mean
         self.squares = self.squares + squares + apart**2 * self.count * count / total
         self.mean = self.mean + apart * count / total
@@ -54,26 +54,25 @@ class Moments:
 
 
 class RunningStatistics:
-    """Statistics that ``train.online`` asks to normalise by, and the rewards that are learned from.
+    """Statistics for the normalisation in ``train.online``, which also gives the rewards to learn
+    from. Statistics of observations change only between rounds, so that a policy sees the same
+    while it acts and while it learns. Rewards are divided by the deviation of their discounted
+    sums, including the present round's.
 
-    Those of observations change between two rounds alone, so that what a policy sees while it acts
-    is what it learns from. Rewards are divided by the deviation of their discounted sums, those of
-    the round among them.
-
-    keys: the observations that are vectors.
+    keys: the vector observations.
     """
 
     def __init__(self, config: OnlineConfig, keys: list[str], num_envs: int, discount: float):
         self._config, self._discount = config, discount
         self._obs = {key: Moments() for key in keys if config.normalize_obs}
         self._returns = Moments()
-        self._sums = np.zeros(num_envs)  # discounted, of the running episodes
+        self._sums = np.zeros(num_envs)  # discounted returns of running episodes
         self._seen: list[Mapping[str, np.ndarray]] = []
         self._received: list[np.ndarray] = []
-        self._is_behind = False  # whether others have seen what the policy does not know yet
+        self._is_behind = False  # other processes' data is not in use yet
 
     def see(self, obs: Mapping[str, np.ndarray], stepped: Any) -> None:
-        """Take note of a step from ``obs`` in all environments."""
+        """Add a step from ``obs`` in all environments."""
         if self._obs:
             self._seen.append(obs)
         if self._config.normalize_rewards:
@@ -84,7 +83,7 @@ class RunningStatistics:
             self._sums = np.where(over, 0.0, self._sums)
 
     def take(self) -> dict[str, Any]:
-        """Give the moments of what was seen and received in this round, for ``join`` elsewhere."""
+        """Return the moments of this round's observations and rewards, for ``join`` elsewhere."""
         seen, self._seen = self._seen, []
         moments = {key: Moments.of(obs[key] for obs in seen) for key in self._obs if seen}
         return {
@@ -93,7 +92,7 @@ class RunningStatistics:
         }
 
     def join(self, taken: Mapping[str, Any]) -> None:
-        """Add what others have seen and received."""
+        """Add moments of other processes."""
         for key, moments in taken["obs"].items():
             self._obs[key].join(**moments)
             self._is_behind = True
@@ -101,13 +100,13 @@ class RunningStatistics:
             self._returns.join(**taken["returns"])
 
     def end_round(self) -> None:
-        """Take the rewards of a round into account, before it is learned from."""
+        """Add the rewards of a round, before learning from it."""
         if self._received:
             self._returns.add(np.concatenate(self._received))
         self._received = []
 
     def update(self, alg: Any) -> None:
-        """Let the policy see observations by all that were seen, before the next round."""
+        """Normalise the policy's observations by all statistics so far, before the next round."""
         if self._seen or self._is_behind:
             for key, moments in self._obs.items() if self._seen else ():
                 moments.add(np.concatenate([obs[key] for obs in self._seen]))
@@ -120,13 +119,13 @@ class RunningStatistics:
 
     @property
     def reward_stats(self) -> dict[str, Any]:
-        """Give what rewards are divided by, for checkpoints."""
+        """Return the divisor of rewards, for checkpoints."""
         if not self._config.normalize_rewards:
             return {}
         return {"scale": torch.as_tensor([[self._returns.deviation]], dtype=torch.float32)}
 
     def rewards(self, rewards: Tensor) -> Tensor:
-        """Give the rewards to learn from."""
+        """Return the normalised rewards to learn from."""
         if self._config.clip_rewards:
             rewards = rewards.sign()
         if self._config.normalize_rewards and self._returns.count:
@@ -134,7 +133,7 @@ class RunningStatistics:
         return rewards
 
     def moments(self) -> dict[str, Any]:
-        """Give what another training goes on from, in a checkpoint."""
+        """Return the moments for another training that starts from the checkpoint."""
         kept: dict[str, Any] = {}
         if self._obs:
             kept["obs"] = {key: moments.state() for key, moments in self._obs.items()}
@@ -143,7 +142,7 @@ class RunningStatistics:
         return kept
 
     def go_on_from(self, kept: Mapping[str, Any]) -> None:
-        """Add to what ``moments`` returned."""
+        """Start from what ``moments`` returned."""
         for key, moments in self._obs.items():
             if key in kept.get("obs", {}):
                 moments.restore(kept["obs"][key])

@@ -1,4 +1,4 @@
-"""The control flow of learning by acting, as a generator of records."""
+"""The control flow of learning while acting, as a generator of records."""
 
 import logging
 import math
@@ -28,22 +28,21 @@ class ActingTrainer(Collector, Recording):
     A record is ``{"type", "epoch", "step", "time", "logs"}``, one for each step of the control
     flow: ``collect`` when all environments have made ``train.online.collect_steps`` steps,
     ``train`` after each update, ``restart`` where environments hung. ``step`` counts the steps in
-    all environments. Nothing is done before the first record is asked for, and nothing is written.
-    Derive from it for a control flow of your own: ``round`` is what ``train.py`` and
-    ``Agent.train`` repeat, as ``__call__`` does.
+    all environments. Work begins when the first record is requested; nothing is written. Derive
+    from it for another control flow: override ``round``, which ``__call__``, ``train.py`` and
+    ``Agent.train`` repeat.
 
-    config: made by ``config_factory``, nested dicts with what differs from the defaults, or the
+    config: made by ``config_factory``, nested dicts of keys that differ from the defaults, or the
         path of a config file.
-    env_id, algo_name, num_steps, seed: the same as ``experiment.env``, ``algo_name``,
-        ``train.num_steps`` and ``train.seed`` in it. Without ``num_steps`` it does not end by
-        itself.
-    envs: environments that are there already, offrl's or gymnasium's (``gymnasium.make_vec``),
-        instead of those that the config names.
-    earlier: a checkpoint of this training, which is about to be gone on with (``restore``): it says
-        what ``experiment.ckpt_path`` said when the training began.
+    env_id, algo_name, num_steps, seed: shorthands for ``experiment.env``, ``algo_name``,
+        ``train.num_steps`` and ``train.seed`` in it. Without ``num_steps`` it never ends.
+    envs: existing environments, offrl's or gymnasium's (``gymnasium.make_vec``), instead of those
+        that the config names.
+    earlier: a checkpoint of this training, which is about to be resumed (``restore``), instead of
+        that of ``experiment.ckpt_path``.
     """
 
-    NUM_ENVS: int | None = None  # that are made; ``None``: as many as the config says
+    NUM_ENVS: int | None = None  # number to make; ``None``: as in the config
 
     def __new__(
         cls,
@@ -54,7 +53,7 @@ class ActingTrainer(Collector, Recording):
         **options: Any,
     ) -> "ActingTrainer":
         if cls is ActingTrainer and (name := algo_name or name_of(config)):
-            cls = getattr(class_of(name), "TRAINER", cls)  # of a user's own roles
+            cls = getattr(class_of(name), "TRAINER", cls)  # a user's own trainer class
         return super().__new__(cls)
 
     def __init__(
@@ -71,11 +70,11 @@ class ActingTrainer(Collector, Recording):
         completed = complete(config, algo_name, said)
         experiment = ActingExperiment(completed, envs, earlier, self.NUM_ENVS)
         super().__init__(experiment, self._make_buffer(experiment))
-        self._batches: Iterator[dict[str, Any]] = iter(())  # that are left of the round's
-        self._batch: Any = None  # what the next update learns from
-        self._steps_before = 0  # when the last round began
-        self._num_epochs = 0  # that the algorithm knows to be over
-        self._kept_from = 0  # the step at which the replay was empty
+        self._batches: Iterator[dict[str, Any]] = iter(())  # the round's remaining batches
+        self._batch: Any = None  # the batch of the next update
+        self._steps_before = 0  # steps when the last round began
+        self._num_epochs = 0  # finished epochs that the algorithm knows of
+        self._kept_from = 0  # the step at which the replay was last empty
 
     def __repr__(self) -> str:
         env, last = self.env_args["env_name"], self.config.train.num_steps
@@ -90,7 +89,7 @@ class ActingTrainer(Collector, Recording):
             yield from self.round()
 
     def round(self) -> Iterator[Record]:
-        """Collect once, and make the updates that are due then."""
+        """Collect steps once, and make the updates that are then due. Yields their records."""
         collected = self._run_collect()
         if self.num_hung:
             yield self.record("restart", {"Restarts": self.num_hung})
@@ -113,21 +112,21 @@ class ActingTrainer(Collector, Recording):
 
     @property
     def problems(self) -> list[str]:
-        """Give what went wrong in other processes, although the training goes on."""
+        """Return problems in other processes despite which the training goes on."""
         hung = f"environments hung and began anew, {self.num_restarts} times"
         return [hung] if self.num_restarts else []
 
     def traffic(self) -> dict[str, float]:
-        """Give numbers for the log of what came from other processes since the last call."""
+        """Return numbers for the log on trajectories from other processes since the last call."""
         return {}
 
     def waits(self) -> dict[str, float]:
-        """Give the seconds that were waited for these."""
+        """Return the seconds of waiting for these."""
         return {}
 
     @cached_property
     def eval_env(self) -> Any:
-        """The environment of ``evaluate``, made when it is first asked for."""
+        """The environment of ``evaluate``, made on first use."""
         try:
             return make_env(self.env_args)
         except ValueError as error:
@@ -137,8 +136,8 @@ class ActingTrainer(Collector, Recording):
 
     def evaluate(self) -> Record:
         """Play the episodes of ``experiment.rollout`` without exploring, always from the same
-        initial states, and summarise them (``Return``, ``Horizon``, ``Success_Rate`` and more).
-        The training goes on as if nothing had been evaluated."""
+        initial states, and return a summary (``Return``, ``Horizon``, ``Success_Rate`` and more).
+        Evaluation does not affect the training."""
         requests = requests_of(self.config.experiment.rollout, SELECTION_SEEDS)
         with preserved_rng():
             results = list(run_episodes(RolloutPolicy(self.alg), self.eval_env, requests))
@@ -151,7 +150,7 @@ class ActingTrainer(Collector, Recording):
             close(self.eval_env, self.env_args["env_name"])
 
     def describe(self) -> dict[str, Any]:
-        """Give what a checkpoint holds of the policy and its surroundings."""
+        """Return a checkpoint's part on the policy, its environment and its statistics."""
         experiment = self.experiment
         rewards = experiment.reward_stats or self.statistics.reward_stats
         shapes = experiment.obs_shapes, experiment.ac_dim
@@ -169,8 +168,8 @@ class ActingTrainer(Collector, Recording):
         return self.record("collect", summary_of(ended))
 
     def begin_round(self) -> None:
-        """Let the policy see observations by all statistics so far, and tell the algorithm which
-        epochs are over."""
+        """Normalise the policy's observations by all statistics so far, and tell the algorithm
+        which epochs are over."""
         self.statistics.update(self.alg)
         steps: Any = self.config.experiment.epoch_every_n_steps
         while self._num_epochs < self.step // steps:
@@ -185,25 +184,25 @@ class ActingTrainer(Collector, Recording):
 
     @property
     def is_early(self) -> bool:
-        """Say whether steps are only collected yet."""
+        """Say whether steps are only collected so far, without learning."""
         return self.step - self._kept_from <= self.experiment.num_before
 
     def end_round(self, num_updates: int) -> None:
-        """Prepare what is learned from the steps so far. Algorithms that learn from the steps of
-        the round alone decide themselves how many updates they make, if there are to be any."""
+        """Prepare learning from the steps so far. On-policy algorithms choose the number of updates
+        themselves, unless ``num_updates`` is 0."""
         self.statistics.end_round()
         self._batch, self._batches = None, self._make_batches(num_updates)
 
     # -- learning ---------------------------------------------------------------------------------
 
     def learn(self) -> Iterator[Record]:
-        """Make the updates that are left in this round, with a record of each."""
+        """Make the remaining updates of this round, and yield a record of each."""
         while self._is_due():
             yield self._run_train()
 
     def _run_train(self) -> Record:
-        """Make one update. The logs are what the algorithm says of it."""
-        if not self._is_due():  # asked for one more than is due
+        """Make one update, whose record has the algorithm's logs."""
+        if not self._is_due():  # one more than is due was requested
             self._batches = self._make_batches(1)
             self._batch = next(self._batches)
         batch, self._batch = self._batch, None
@@ -229,19 +228,19 @@ class ActingTrainer(Collector, Recording):
         return self._batch is not None
 
     def _num_due(self) -> int:
-        """Count the updates of this round; of algorithms that decide that themselves, 0 if none."""
+        """Count the updates of this round; for on-policy algorithms, 0 if there are none."""
         num = self.config.train.online.num_updates
         if self.is_early:
             return 0
         return self.num_collected if self.alg.ON_POLICY or num is None else num
 
     def _take_round(self) -> dict[str, Any]:
-        """Take the steps of the round, as the algorithm learns from them."""
+        """Take the steps of the round, processed for learning."""
         return self.alg.process_batch_for_training(self.take_rollout())
 
     def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
-        """Make ``num`` batches, ready for updates; of the steps of the round, as many as the
-        algorithm says."""
+        """Make ``num`` batches, ready for updates; for on-policy algorithms, as many as these
+        choose."""
         alg, size = self.alg, self.config.train.batch_size
         if alg.ON_POLICY and num:
             yield from alg.minibatches(self._take_round())
@@ -254,7 +253,7 @@ class ActingTrainer(Collector, Recording):
     # -- going on ---------------------------------------------------------------------------------
 
     def state(self, with_buffer: bool = True) -> dict[str, Any]:
-        """Give what an interrupted training goes on from, between two rounds, beside the weights
+        """Return the state to resume from between two rounds, apart from the weights
         (``alg.serialize``) and the random state (``seeding.rng_state``)."""
         saves = with_buffer and (self.alg.ON_POLICY or self.config.train.online.replay.saved)
         return {
@@ -265,7 +264,7 @@ class ActingTrainer(Collector, Recording):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.step = self._steps_before = state["step"]
         self._kept_from, self._num_epochs = state["kept_from"], state["num_epochs"]
         super().restore(state)
@@ -279,11 +278,11 @@ class ActingTrainer(Collector, Recording):
             )
 
 
-Trainer = ActingTrainer  #: The name of its role, by which scripts know it.
+Trainer = ActingTrainer  #: The name of its role, for scripts.
 
 
 def summary_of(ended: Ended) -> dict[str, float]:
-    """Give the logs of a ``collect`` record."""
+    """Return the logs of a ``collect`` record."""
     logs: dict[str, float] = {"Episodes": len(ended)}
     if ended:
         returns, lengths, successes = np.array(ended).T
@@ -294,7 +293,7 @@ def summary_of(ended: Ended) -> dict[str, float]:
 
 
 def _split(data: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """Give batches of ``size`` rows of what was processed together."""
+    """Split batches that were processed together into batches of ``size`` rows."""
     parts = map_leaves(lambda x: x.split(size), data)
     num = len(parts["actions"])
     return (map_leaves(lambda x, i=i: x[i], parts) for i in range(num))
