@@ -31,7 +31,7 @@ def make(name, algo=None, train=None):
     config = config_factory(name, {"algo": algo or {}, "train": train or {}, "observation": seen})
     size = NUM_ACTIONS if config.train.acts_discretely else 2
     algo = algo_factory(name, config, SHAPES, ac_dim=size, device="cpu")
-    with torch.no_grad():  # slow copies that are not the same
+    with torch.no_grad():  # target networks that differ
         for parameter in algo.nets.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     algo.set_train()
