@@ -45,7 +45,7 @@ class DQNConfig(TDConfig):
 
     OPTIMIZERS = {"critic": 3e-4}
     double: bool = False
-    """Let the network choose a target's next action, and its target network value it (double DQN)."""
+    """Let the network choose the next action, and the target network value it (double DQN)."""
     dueling: bool = False
     """Let the last layer give the value of the state, and apart from it how much better each action
     is than the others (dueling networks)."""

@@ -1,1 +1,1 @@
-"""Trainings of a user's own algorithm, model, agents and environment, which a file combines."""
+"""Trainings with a user's own algorithm, model, agents and environment, combined by a file."""

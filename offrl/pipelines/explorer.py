@@ -1,4 +1,4 @@
-"""Acting for a ``Pipeline``: a user's own agents in an environment of theirs."""
+"""Explorers of a ``Pipeline``: a user's own agents in an own environment."""
 
 import time
 from collections import defaultdict
@@ -18,15 +18,15 @@ from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_sta
 
 
 class PipelineExplorer:
-    """Agents in an environment of their own, which act in turn: agent ``i`` infers an action,
-    ``env.step(action, i)`` says what came of it.
+    """Lets agents act in turn in an environment of their own: agent ``i`` infers an action, and
+    ``env.step(action, i)`` returns the result.
 
-    With several agents ``reset()`` gives a state for each. An agent whose ``done`` came acts no
-    more until the episode is over, which is when that of all came. Random numbers are its own,
-    wherever it runs.
+    With several agents ``reset()`` returns a state for each. An agent that is ``done`` does not act
+    until the episode is over, which is when all are done. The explorer has random numbers of its
+    own, in any process.
 
-    owners: whose weights an agent uses, by the agents' names.
-    num_exploring: explorers of these numbers explore (``use_explore``), the others evaluate.
+    owners: the agent whose weights each agent uses, by names.
+    num_exploring: explorers with lower numbers explore (``use_explore``), the others evaluate.
     """
 
     acted: Callable[[], None] = staticmethod(lambda: None)  #: Called after each step.
@@ -41,13 +41,13 @@ class PipelineExplorer:
     ):
         self.number, self.life = number, life
         self._config, self._owners, self._explores = config, owners, number < num_exploring
-        self._states: dict[str, Any] = {}  # of the agents whose episode goes on
+        self._states: dict[str, Any] = {}  # of the agents that still act
         self._returns = dict.fromkeys(owners, 0.0)
         self._length = 0
         self._version = -1
         self._num_given = 0
         self.env: Any = None
-        if life == 0:  # what cannot be made at all is said at once, with all that Python says
+        if life == 0:  # errors in making parts are raised at once, with tracebacks
             with preserved_rng():
                 self._make()
 
@@ -59,12 +59,12 @@ class PipelineExplorer:
         parts = parts_of(config)
         self.env = parts.environment()
         self.agents = {name: parts.agent(self.env, parts.algorithm()) for name in self._owners}
-        with suppress(AttributeError):  # it may have no spaces
+        with suppress(AttributeError):  # the environment may have no spaces
             self.env.action_space.seed(int(seed) % 2**31)
         self._rng = rng_state()
 
     def load(self, weights: Weights) -> None:
-        """Act with these weights from now on; an evaluation from its next episode on."""
+        """Act with these weights from now on, or in evaluations from the next episode on."""
         if weights.version == self._version or (self._states and not self._explores):
             return
         with self._own_errors():
@@ -87,8 +87,8 @@ class PipelineExplorer:
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Turn an error of one of the parts into a ``RuntimeError`` that says where it was. The
-        random state outside stays as it is."""
+        """Turn an error of a user's part into a ``RuntimeError`` with its place, and restore the
+        process's random state after the block."""
         with preserved_rng():
             try:
                 yield
@@ -111,13 +111,13 @@ class PipelineExplorer:
                 ended = [(float(np.mean([*self._returns.values()])), self._length, -1)]
                 break
         num_steps = sum(map(len, steps.values()))
-        taken = steps if self._explores else {}  # nobody learns from an evaluation
+        taken = steps if self._explores else {}  # evaluations are not learned from
         return {name: _stacked(some) for name, some in taken.items()}, num_steps, ended
 
     def _reset(self) -> None:
         state = self.env.reset()
         if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
-            state = state[0]  # gymnasium's, with what is known besides
+            state = state[0]  # gymnasium's, with info
         states = [state] if len(self.agents) == 1 else state
         if len(states) != len(self.agents):
             raise ValueError(
@@ -144,13 +144,13 @@ class PipelineExplorer:
         return default | {"done": done, "info": info} if own is None else dict(own)
 
     def close(self) -> None:
-        with suppress(Exception):  # it may have nothing to close, or fail at that, too
+        with suppress(Exception):  # it may have no close, or fail there, too
             self.env.close()
 
 
 def _stacked(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make a trajectory, ``{key: [T, ...]}``: arrays where all steps have the same shape, else
-    lists. ``info`` is a list of what was known at each step."""
+    """Make a trajectory, ``{key: [T, ...]}``: arrays if all steps have the same shape, else lists.
+    ``info`` is a list of each step's info."""
     return {key: _joined(key, [step[key] for step in steps]) for key in steps[0]}
 
 

@@ -28,18 +28,17 @@ from offrl.training.loop import Loop
 from offrl.training.run import RunFolder, note_changes, note_provenance
 from offrl.tree import map_leaves
 
-KEPT = 10  # checkpoints of each algorithm
-LAST = 20  # episodes, whose returns are the result of a training
+KEPT = 10  # newest checkpoints to keep of each algorithm
+LAST = 20  # episodes whose mean return is the result of a training
 
 
 class Pipeline(Loop):
     """Trains the parts that a config names, as a generator of log records; or evaluates them.
+    Records are ``progress`` for each trajectory, ``collect`` (the episodes since the last one) and
+    ``train`` for each training, and ``rollout`` for each evaluated episode.
 
-    The records are ``progress`` for each trajectory, for each training ``collect``, of what came
-    before it, and ``train``, and ``rollout`` for each episode of the explorer that evaluates.
-
-    run: An earlier run, to go on with from its newest weights (``RunFolder.open``).
-    config_file: The file of the config, of which a new run folder gets a copy.
+    run: An earlier run to resume from its newest weights (``RunFolder.open``).
+    config_file: The file of the config, which is copied into a new run folder.
     """
 
     WORK_RECORDS = ("collect", "train")
@@ -60,10 +59,10 @@ class Pipeline(Loop):
                 max((record[key] for record in given), default=0) for key in ("epoch", "step")
             )
             note_changes(config, read_config_file(run.config_file), self.step)
-        self.version = 0  #: Of the weights: how often they were published.
-        #: The folder of checkpoints; ``None``: there is none yet.
+        self.version = 0  #: The version of the weights: how often they were published.
+        #: The folder of checkpoints; ``None``: not made yet.
         self.models: Path | None = None if run is None else run.models
-        self.checkpoint: Path | None = None  #: The newest one.
+        self.checkpoint: Path | None = None  #: The newest checkpoint.
         seed_everything(config.train.seed)
         parts, names = parts_of(config), config.agent_para.names
         alg = parts.algorithm()
@@ -79,7 +78,7 @@ class Pipeline(Loop):
         if start is not None:
             folders = {x: self._folder(Path(start), x) for x in self.algs}
             was_trained = [name for name, folder in folders.items() if folder.exists()]
-            for name in was_trained or self.algs:  # of several, one may have to wait for its data
+            for name in was_trained or self.algs:  # some may wait for data
                 self.checkpoint = newest(folders[name])
                 self.algs[name].restore(model_name=self.checkpoint)
         self._num_prepared = dict.fromkeys(self.algs, 0)
@@ -122,11 +121,11 @@ class Pipeline(Loop):
     # -- training ---------------------------------------------------------------------------------
 
     def _begin_epoch(self) -> list[str]:
-        self.epoch -= 1  # which begins with the training
+        self.epoch -= 1  # an epoch begins with each training
         return [*self.WORK_RECORDS]
 
     def _work(self) -> Iterator[Record]:
-        """Take in trajectories until a training is due, and train."""
+        """Receive trajectories until a training is due, and train."""
         if not self.version:
             self._publish()
         while not self.is_last:
@@ -141,7 +140,7 @@ class Pipeline(Loop):
             ready = [x for x, alg in self.algs.items() if alg.train_ready(self._num_prepared[x])]
             if ready:
                 self.epoch += 1
-                # Before a record of what was collected, so that it is of what was learned from.
+                # Before the next trajectory, so that the record is of those that were learned from.
                 self._logs = self._train(ready)
                 return
         self._due.remove("train")
@@ -151,7 +150,7 @@ class Pipeline(Loop):
             return self._logs
         logs = summary_of(self._ended) | {
             "Trajectories": len(self._staleness),  # since the last training
-            "Staleness": float(np.mean(self._staleness)),  # by how many versions they were old
+            "Staleness": float(np.mean(self._staleness)),  # versions by which weights were old
             "Lost_Explorers": len(self.broker.lost),
         }
         self._ended, self._staleness = [], []
@@ -190,14 +189,14 @@ class Pipeline(Loop):
 
     def _publish(self) -> None:
         self.version += 1
-        # Copies, as these weights are learned on.
+        # Copies, as training changes these weights.
         nets = {name: copy.deepcopy(alg.get_weights()) for name, alg in self.algs.items()}
         self.broker.publish(Weights(self.version, self.step, self.step, nets, None, {}))
 
     # -- checkpoints ------------------------------------------------------------------------------
 
     def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
-        """Let the algorithms write what was trained since their last checkpoints."""
+        """Write checkpoints of the algorithms that were trained since their last ones."""
         for name in self.algs:
             if self._num_trained[name] > self._num_saved[name]:
                 self._save(name)
@@ -218,14 +217,14 @@ class Pipeline(Loop):
         self.checkpoint = self._files[name][-1] if files else folder
 
     def _folder(self, models: Path, name: str) -> Path:
-        """Say where the checkpoints of an algorithm are, of several in a folder of its own."""
+        """Return the folder of an algorithm's checkpoints: its own if there are several."""
         return models if len(self.algs) == 1 or models.is_file() else models / name
 
     # -- evaluation -------------------------------------------------------------------------------
 
     def evaluate(self) -> Iterator[Record]:
-        """Act without exploring: an ``episode`` record for each episode, and a ``test`` record of
-        all. Every explorer makes its share of them, so that short ones do not count more."""
+        """Act without exploring: yield an ``episode`` record for each episode and a ``test`` record
+        of all. Every explorer plays the same number, so that short episodes are not favoured."""
         num, env_num = self.config.episodes, self.config.env_num
         due = {number: len(range(number, num, env_num)) for number in range(env_num)}
         ended: Ended = []
@@ -242,7 +241,7 @@ class Pipeline(Loop):
 
 
 def newest(path: Path) -> Path:
-    """Find a file of weights, or the newest one in a folder of them."""
+    """Return a file of weights, or the newest one in a folder."""
     path = path.expanduser()
     files = [x for x in path.iterdir() if x.is_file()] if path.is_dir() else [path]
     if not files:
@@ -251,24 +250,24 @@ def newest(path: Path) -> Path:
 
 
 def _taken(method: Callable[..., Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Choose the arguments that a user's method has by name."""
+    """Select the arguments that a user's method takes, by name."""
     parameters = inspect.signature(method).parameters.values()
     takes_all = any(x.kind is x.VAR_KEYWORD for x in parameters)
     return known if takes_all else {x.name: known[x.name] for x in parameters if x.name in known}
 
 
 def _own(x: Any) -> Any:
-    """Give what may be written to: arrays of Ray's are shared."""
+    """Copy Ray's shared arrays, which cannot be written to."""
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
 
 def _checked_owners(alg: Any, names: Sequence[str]) -> dict[str, str]:
-    """Find whose weights each agent uses, by what ``update_weights_map`` says: names of agents, or
-    what weights are called, ``{"prefix", "name"}``, which those share that are given the same."""
+    """Return the owner of each agent's weights by ``update_weights_map``: an agent's name, or a
+    name of weights, ``{"prefix", "name"}``, which agents with the same name share."""
     said = alg.update_weights_map([*names], [*names]) or {}
     if not isinstance(said, Mapping):
         raise ValueError(f"update_weights_map gave {shown(said)}; give a mapping, or nothing")
-    if {*said} == {"prefix", "name"}:  # asked for one agent each
+    if {*said} == {"prefix", "name"}:  # it is called for each agent
         said = {name: alg.update_weights_map(name, name) for name in names}
     first: dict[str, str] = {}
     for name, called in [x for x in said.items() if isinstance(x[1], Mapping)]:
@@ -283,7 +282,7 @@ def _checked_owners(alg: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def _numbers(name: str, told: Any) -> dict[str, float]:
-    """Give what ``train()`` returned, by names."""
+    """Return the numbers of ``train()`` by names."""
     logs = dict(told) if isinstance(told, Mapping) else {} if told is None else {"Loss": told}
     try:
         numbers = {"Loss" if key == "loss" else str(key): float(x) for key, x in logs.items()}

@@ -1,4 +1,4 @@
-"""The parts of a pipeline: entered under their names, and built by a file that combines them."""
+"""The registered parts of a pipeline, and their construction by a file."""
 
 import logging
 import math
@@ -36,7 +36,7 @@ def _enter(kind: str, part: Any) -> Any:
         log.warning(
             f"{kind} {name}: that of {part.__module__} takes the place of {known.__module__}'s"
         )
-    if base is Environment:  # as offrl's own algorithms act in it
+    if base is Environment:  # offrl's own algorithms act in it, too
         path = f"{part.__module__}.{name}"
         ENVS.register(name, part.__module__)(
             lambda env_name, info: GymnasiumAdapter(Adapted(part(info)), env_name, info, path)
@@ -45,7 +45,7 @@ def _enter(kind: str, part: Any) -> Any:
 
 
 class Registers:
-    """Decorators that enter a class under its own name, by which a file names it: ``alg_name``,
+    """Decorators that register a class under its own name, which a file then uses: ``alg_name``,
     ``model_name``, ``agent_name``, ``env_name``."""
 
     algorithm: Callable[[C], C] = staticmethod(partial(_enter, "algorithm"))
@@ -59,7 +59,7 @@ Registers.agent(Agent)
 
 @Registers.env
 class GymEnv(Environment):
-    """The environment of gymnasium's that ``env_info`` names, made with the rest of it."""
+    """One of gymnasium's environments, named by ``env_info`` and made with its other keys."""
 
     def init_env(self, env_info: Mapping[str, Any]) -> gymnasium.Env:
         return GymnasiumEnv(*gymnasiums("GymEnv", env_info)).env
@@ -67,7 +67,7 @@ class GymEnv(Environment):
 
 @Registers.model
 def MLP(model_info: Mapping[str, Any]) -> nn.Module:
-    """Make a network from states ``[B, *state_dim]`` to ``action_dim`` numbers each, through
+    """Make a network from states ``[B, *state_dim]`` to ``[B, action_dim]``, with hidden layers of
     ``hidden_sizes``."""
     dims = math.prod(model_info["state_dim"]), *model_info.get("hidden_sizes", [64, 64])
     layers = [layer for sizes in pairwise(dims) for layer in (nn.Linear(*sizes), nn.Tanh())]
@@ -75,16 +75,16 @@ def MLP(model_info: Mapping[str, Any]) -> nn.Module:
 
 
 class PipelineParts(NamedTuple):
-    """Makes the parts that a config names."""
+    """Functions that make the parts that a config names."""
 
     algorithm: Callable[[], Any]
     environment: Callable[[], Any]
-    agent: Callable[[Any, Any], Any]  #: Of an environment and an algorithm.
+    agent: Callable[[Any, Any], Any]  #: Arguments: an environment and an algorithm.
 
 
 def parts_of(config: PipelineConfig) -> PipelineParts:
-    """Find the parts that a config names. Raises ``ValueError`` for one that is not known, with
-    those that are."""
+    """Find the parts that a config names. Raises ``ValueError``, with the known names, for an
+    unknown one."""
     import_all(config.modules)
     alg, env, agent = config.alg_para, config.env_para, config.agent_para
     actor, env_name = config.model_para.actor, env.env_name

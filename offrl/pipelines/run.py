@@ -21,7 +21,7 @@ from offrl.training.run import RunFolder
 
 @dataclass
 class PipelineResult(Result):
-    """The result of a training of a user's own parts, and where its files are."""
+    """The result of a training of a user's own parts, and the places of its files."""
 
     steps: int
     trainings: int
@@ -42,12 +42,12 @@ def train_pipeline(
     interrupts: Interrupts | None = None,
     config_file: Path | None = None,
 ) -> PipelineResult:
-    """Train the parts that a file combines. Raises ``ValueError`` or ``FileNotFoundError`` for what
-    cannot be trained, before anything is written.
+    """Train the parts that a file combines. Raises ``ValueError`` or ``FileNotFoundError``, before
+    anything is written, if they cannot be trained.
 
-    run: An earlier run to go on with, from its newest weights (``RunFolder.open``).
+    run: An earlier run to resume from its newest weights (``RunFolder.open``).
     interrupts: Lets a program stop or save the training by signals.
-    config_file: The file of the config, of which the run folder gets a copy.
+    config_file: The file of the config, which is copied into a new run folder.
     """
     if parallel.num_ranks() > 1:
         raise ValueError("a pipeline learns in one process; start it without torchrun")
@@ -61,7 +61,7 @@ def train_pipeline(
             try:
                 for _ in Progress(pipeline)(Checkpointer(pipeline)(logger(pipeline()))):
                     pass
-            except (KeyboardInterrupt, ChildProcessError):  # between two trainings
+            except (KeyboardInterrupt, ChildProcessError):  # stopped between trainings
                 pipeline.save()
                 raise
             pipeline.save()
@@ -74,8 +74,8 @@ def train_pipeline(
 
 
 def evaluate_pipeline(config: PipelineConfig) -> dict[str, float]:
-    """Let the explorers of a file act without exploring, for ``episodes``. Returns the mean
-    ``Return`` and ``Horizon`` of the ``Episodes``, and how many could not be run (``Crashed``)."""
+    """Play ``episodes`` with the explorers of a file, without exploring. Returns the mean
+    ``Return`` and ``Horizon`` of the ``Episodes``, and the number of failed ones (``Crashed``)."""
     config = config.model_copy(update={"mode": "evaluate"})
     with (
         closing(Pipeline(config)) as pipeline,
@@ -88,7 +88,7 @@ def evaluate_pipeline(config: PipelineConfig) -> dict[str, float]:
 
 
 def return_line(logs: Mapping[str, float]) -> str:
-    """Put the returns of episodes into words."""
+    """Write a line about the returns of episodes."""
     if "Return" not in logs:
         return "no episode ended"
     spread = f" ± {logs['Return_Std']:.2f}" if "Return_Std" in logs else ""

@@ -1,4 +1,4 @@
-"""Training by acting, as a generator of log records."""
+"""Training while acting, as a generator of log records."""
 
 import logging
 import time
@@ -20,14 +20,14 @@ class OnlineTraining(Training):
     ``experiment.epoch_every_n_steps`` steps in the environment.
 
     An epoch has a ``collect`` record of the episodes that ended in it, a ``train`` record of its
-    updates, and an ``epoch`` record. Between two rounds the training can be stopped and saved.
+    updates, and an ``epoch`` record. The training can be stopped and saved between two rounds.
 
-    run: An earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
-    trainer: What acts and learns; ``None``: it is made by the config.
+    run: An earlier run to resume from its newest undamaged checkpoint (``RunFolder.open``).
+    trainer: An existing trainer; ``None``: make it by the config.
     """
 
     WORK_RECORDS = ("collect", "train")
-    PROGRESS_S = 0.5  # seconds between two looks at the progress
+    PROGRESS_S = 0.5  # seconds between progress records
 
     def __init__(
         self, config: Config, run: RunFolder | None = None, trainer: ActingTrainer | None = None
@@ -70,7 +70,7 @@ class OnlineTraining(Training):
 
     def _end_of_epoch(self) -> int:
         every, num_steps = self.config.experiment.epoch_every_n_steps, self.config.train.num_steps
-        assert every is not None and num_steps is not None  # which assembling has seen to
+        assert every is not None and num_steps is not None  # set by the assembly
         return min(self.epoch * every, num_steps)
 
     def _work(self) -> Iterator[Record]:
@@ -95,7 +95,7 @@ class OnlineTraining(Training):
                 f"solved at step {self.step}: the last episodes have a mean return of at least "
                 f"{self.config.train.online.solved_return:g} (train.online.solved_return)"
             )
-        if not self._averages["train"].mean():  # nothing is learned yet
+        if not self._averages["train"].mean():  # no update was made yet
             self._due.remove("train")
 
     def _round(self) -> None:
@@ -113,7 +113,7 @@ class OnlineTraining(Training):
         self.step = self.trainer.step
 
     def _stop_if_asked(self) -> None:
-        """Stop while no trajectory comes, where no update is torn."""
+        """Allow a stop while waiting for a trajectory, when no update is half done."""
         self.step, self._is_torn = self.trainer.step, False
         self.interrupts.check()
         self._is_torn = True
@@ -144,5 +144,5 @@ class OnlineTraining(Training):
         self._last_step = self._end_of_epoch()
         is_cut = self.step < self._last_step and not self.trainer.is_solved
         if is_cut and "collect" not in self._due:
-            # The end of a shorter training cut this epoch off.
+            # This epoch was cut off by the end of a shorter training.
             self._due, self.pending = [*self.WORK_RECORDS, "epoch"], None

@@ -1,4 +1,4 @@
-"""Averages of the numbers that steps return, and checks of these numbers."""
+"""Averages of the numbers that updates return, and checks of these numbers."""
 
 import math
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from offrl import parallel
 
 
 class AnswerError(ValueError):
-    """Says that an algorithm answered with what is no set of numbers."""
+    """Raised if an algorithm returns invalid numbers for the log."""
 
 
 class Averages:
-    """Averages numbers by their names, each over the records that have it.
+    """Averages numbers by name, each over the records that have it.
 
     ``add`` takes floats. ``add_step`` takes tensors and does not wait for their device: it copies
-    them into a row, as many small tensors would scatter large ones over the heap; ``fold`` adds up.
+    them into a row, as many small tensors would fragment memory; ``fold`` sums up.
 
-    capacity: The largest number of steps between two folds.
+    capacity: The largest number of steps between two calls of ``fold``.
     """
 
     def __init__(self, capacity: int = 0) -> None:
@@ -31,13 +31,13 @@ class Averages:
         self._recent = 0  # rows that are not folded yet
 
     def add(self, logs: Mapping[str, float], weight: float = 1) -> None:
-        """Add a record that is itself an average over ``weight`` of them."""
+        """Add a record that is an average over ``weight`` records."""
         for name, value in logs.items():
             self._sums[name] = self._sums.get(name, 0.0) + weight * value
             self._counts[name] = self._counts.get(name, 0.0) + weight
 
     def add_step(self, info: Mapping[str, Tensor]) -> None:
-        """Add the numbers of a step, on one device and with ``loss``. Raises ``AnswerError``."""
+        """Add a step's numbers, on one device and with ``loss``. Raises ``AnswerError``."""
         loss = info.get("loss") if isinstance(info, Mapping) else None
         if not isinstance(loss, Tensor):
             raise AnswerError(_why_no_loss(info))
@@ -64,11 +64,11 @@ class Averages:
         self._rows[:, :known] = rows
 
     def share(self) -> None:
-        """Replace what was added since the last fold by its means over all processes."""
+        """Replace the rows since the last ``fold`` by their means over all processes."""
         parallel.average([self._rows[: self._recent]])
 
     def fold(self) -> Tensor:
-        """Add up what was added since the last fold. Returns its losses, ``[num_steps]``."""
+        """Sum up the rows since the last ``fold``. Returns their losses, ``[num_steps]``."""
         rows = self._rows[: self._recent]
         self._sums = self._with_rows()
         self._recent = 0
@@ -85,7 +85,7 @@ class Averages:
         return {name: x / self._counts[name] for name, x in self._with_rows().items()}
 
     def state(self) -> dict[str, Any]:
-        """Give all there is. Rows that are not folded stay apart, as sums depend on their order."""
+        """Return the state. Rows are not summed up here, as sums depend on their order."""
         if not self._capacity:
             return {"sums": dict(self._sums), "counts": dict(self._counts)}
         total = torch.stack([*self._sums.values()]) if self._sums else torch.empty(0)
@@ -93,7 +93,7 @@ class Averages:
         return {"counts": dict(self._counts), "total": total, "rows": rows}
 
     def restore(self, state: Mapping[str, Any], device: torch.device | None = None) -> None:
-        """Go on from what ``state`` returned, with tensors on ``device``."""
+        """Restore what ``state`` returned, with tensors on ``device``."""
         self._counts = dict(state["counts"])
         if not self._capacity:
             self._sums = dict(state["sums"])
@@ -106,7 +106,7 @@ class Averages:
 
 
 def checked_logs(logs: Any, may_be_infinite: bool = False) -> dict[str, float]:
-    """Check what ``log_info`` returned: finite floats with ``Loss``. Raises ``AnswerError``."""
+    """Return ``logs`` of ``log_info``. Raises ``AnswerError`` unless finite, with ``Loss``."""
     if not isinstance(logs, Mapping) or "Loss" not in logs:
         keys = f"only {', '.join(map(str, logs))}" if isinstance(logs, Mapping) else repr(logs)
         raise AnswerError(f"log_info returned {keys:.80}; return a dict of numbers with 'Loss'")

@@ -1,4 +1,4 @@
-"""Writes checkpoints of a training, also into a folder of the user's by names of the user's."""
+"""Writes checkpoints of a training, also under tagged names into a user's folder."""
 
 import json
 import logging
@@ -20,21 +20,19 @@ from offrl.training.run import git
 
 log = logging.getLogger(__name__)
 
-CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that is there
+CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that was measured
 
 
 class Checkpointer:
-    """Writes ``last.pth`` and, when ``experiment.save`` says so, ``models/model_epoch_N-SHA8.pth``.
-    The ``last.pth`` before stays as ``previous.pth``.
+    """Writes ``last.pth`` and, as ``experiment.save`` says, ``models/model_epoch_N-SHA8.pth``. The
+    earlier ``last.pth`` is kept as ``previous.pth``. It wraps the evaluator and the logger, so that
+    everything in a checkpoint has been logged."""
 
-    It stands outside the evaluator and the logger: whatever a checkpoint knows of has been logged.
-    """
-
-    LAST_EVERY = 20  # the cost of last.pth, which is for resuming, is a twentieth of the time
+    LAST_EVERY = 20  # writing last.pth, for resuming, takes at most a twentieth of the time
 
     def __init__(self, trainer: Loop):
         self.trainer = trainer
-        # Pipelines have no such section, as their algorithms say themselves when they save.
+        # Pipelines have no such section, as their algorithms decide when to save.
         self.config = getattr(trainer.config.experiment, "save", SaveConfig())
         self.best: dict[str, Any] = {
             "best_valid_loss": math.inf,
@@ -45,7 +43,7 @@ class Checkpointer:
         }
         restored = trainer.restored
         self.best |= {key: value for key, value in restored.items() if key in self.best}
-        self._improved = set(restored.get("improved", []))  # in this epoch, not saved yet
+        self._improved = set(restored.get("improved", []))  # best in this epoch, not saved
         self._last_saved = time.monotonic()  # in models/
         self._last_written = -math.inf  # last.pth
         self._cost = 0.0
@@ -68,7 +66,7 @@ class Checkpointer:
 
     @property
     def best_checkpoint(self) -> Path | None:
-        """Give the checkpoint to use: the best that was kept as such, else the last."""
+        """Return the checkpoint to use: the best one that was kept, else the last."""
         run, kept = self.trainer.run, self.best["best_checkpoints"]
         best = [run.models / kept[criterion] for criterion in CRITERIA if criterion in kept]
         last = [run.last_checkpoint] if run.last_checkpoint.exists() else []
@@ -79,13 +77,13 @@ class Checkpointer:
         if record["type"] == "valid" and logs["Loss"] < self.best["best_valid_loss"]:
             self.best["best_valid_loss"] = logs["Loss"]
             self._improved.add("validation")
-        # A rate over fewer episodes than another's, as some were lost, chooses nothing.
+        # A rate over fewer episodes, because some were lost, is ignored.
         if record["type"] == "rollout" and "Return" in logs and not logs.get("Crashed"):
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
                 self._improved.add("rollout_return")
-            # Of equally successful policies the one of higher return, then the one trained longer
-            # (but not every one that never succeeds, or in an environment that reports none).
+            # Of equally successful policies the one of higher return is best, then the one trained
+            # longer (except without any success, or if the environment reports none).
             score = (logs.get("Success_Rate", 0.0), logs["Return"])
             best = (max(0.0, self.best["best_success_rate"]), self.best["best_success_return"])
             if score > best or (score == best and score[0] > 0):
@@ -114,8 +112,8 @@ class Checkpointer:
 
 
 def sha8(commit: str | None = None) -> str:
-    """Give the first eight characters of a commit; ``None``: of that of the repository that the
-    working directory is in, or ``nogit`` where there is none."""
+    """Return the first eight characters of a commit; ``None``: that of the working directory's
+    repository, or ``nogit`` if there is none."""
     commit = (git("rev-parse", "--verify", "HEAD") or "nogit") if commit is None else commit
     if not re.fullmatch(r"[\w.-]+", commit):
         raise ValueError(f"gitsha: {commit!r} cannot stand in the names of files; give a commit")
@@ -123,7 +121,7 @@ def sha8(commit: str | None = None) -> str:
 
 
 class TaggedNames:
-    """The names of a training's files in ``train.model_dest``. See ``sha8`` for the ``commit``."""
+    """The names of files in ``train.model_dest``, with the ``sha8`` of a ``commit``."""
 
     def __init__(self, folder: str | Path, commit: str | None = None):
         self.folder, self.sha = Path(folder).expanduser().absolute(), sha8(commit)
@@ -136,8 +134,8 @@ class TaggedNames:
         return self.folder / f"{given.stem}-{self.sha}{given.suffix}"
 
     def check_free(self, given: Path | None = None) -> None:
-        """Make the folder if need be. Raises ``FileExistsError`` if another training has left files
-        by the same commit there, and ``OSError`` where none can be written."""
+        """Make the folder if need be. Raises ``FileExistsError`` if it has files of another
+        training of the same commit, and ``OSError`` if it cannot be written to."""
         writable_folder(self.folder)
         taken = sorted(self.folder.glob(f"agent-*-{self.sha}.pth"))
         if given is not None:
@@ -149,13 +147,12 @@ class TaggedNames:
 
 
 class TaggedFiles:
-    """Copies what ``models/`` of the run folder gets into ``train.model_dest``, and puts there the
-    last policy, also as ``agent-final-SHA8.pth``, and the given config file, byte for byte.
+    """Copies checkpoints in ``models/`` of the run folder into ``train.model_dest``, with the last
+    policy as ``agent-final-SHA8.pth`` and the given config file, byte for byte. It wraps the
+    checkpointer. The run folder stores place and commit, so that they stay the same when a run is
+    resumed elsewhere.
 
-    It stands outside the checkpointer. The run folder remembers the place and the commit, so that
-    they stay the same when a run is resumed elsewhere.
-
-    config_file: The file that was given; ``None``: none, or that of an earlier process.
+    config_file: The given config file; ``None``: none, or that of an earlier process.
     """
 
     def __init__(self, trainer: Training, config_file: Path | None = None):
@@ -165,7 +162,7 @@ class TaggedFiles:
             own = given.with_name(given.name.removeprefix("given-"))
             put_beside(given, self.names.config(own), is_linked=False)
         if trainer.has_given({"type": "epoch", "epoch": trainer.epoch}):
-            self._take()  # what an earlier process had no time for
+            self._take()  # files that an earlier process left
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
@@ -201,13 +198,13 @@ class TaggedFiles:
 
 
 def put_beside(source: Path, path: Path, is_linked: bool = True) -> None:
-    """Let a file be found at ``path`` as well, unless something is there already, which stays.
+    """Link or copy a file to ``path``, unless that exists.
 
-    is_linked: As the same file, which takes no space, where the file system can; else as a copy.
+    is_linked: Make a hard link, which takes no space, if the file system can; else a copy.
     """
     if os.path.lexists(path):
         return
-    with suppress(OSError):  # of another file system, or one without links
+    with suppress(OSError):  # another file system, or one without links
         if is_linked:
             return os.link(source, path)
     with whole_file(path) as partial:

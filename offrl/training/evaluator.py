@@ -1,4 +1,4 @@
-"""Measures success rates, and what tells of a policy without an environment, during training."""
+"""Measures success rates, and proxies without an environment, during training."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ class Evaluator:
     last one. It inserts an ``episode`` record per episode and one ``rollout`` record before the
     ``epoch`` record; with several environments also an ``env_rollout`` record for each.
 
-    The episodes have the same seeds every time, and the training goes on as if there were none.
+    The episodes have the same seeds every time, and evaluation does not affect the training.
     """
 
     def __init__(self, trainer: Training):
@@ -80,19 +80,19 @@ class Evaluator:
                 self._write_video(kind, results)
             else:
                 self._write_video(kind + re.sub(r"[^\w.-]", "_", f"_{name}"), results)
-                pool.close()  # its simulators would wait for all the others
+                pool.close()  # frees its simulators before the others run
                 logs = evaluation.summarize(results)
                 yield self.trainer.record(f"env_{kind}", logs) | {"env": name}
                 is_rated = is_rated and ("Success_Rate" in logs or not logs["n"])
             everything += results
-        logs = evaluation.summarize(everything)  # no rate where not all environments have one
+        logs = evaluation.summarize(everything)  # only numbers that all environments have
         rated = {name: x for name, x in logs.items() if is_rated or "Success" not in name}
         yield self.trainer.record(kind, rated)
 
     def test(self, algo: Any, kind: str = "test") -> Iterator[Record]:
         """Run the final test, on initial states that were not used to choose a checkpoint."""
         if self._pools:
-            algo.set_eval()  # with averages, if there are any
+            algo.set_eval()  # with averaged weights, if any
             parallel.take_over(algo.nets.state_dict().values())
             yield from self.evaluate(algo, kind, first_seed=evaluation.TEST_SEEDS)
 
@@ -132,7 +132,7 @@ class Evaluator:
         return made
 
     def _num_workers(self, num_pools: int) -> int:
-        """Give the number of workers for each pool; on Ray they run beside the explorers."""
+        """Return the number of workers for each pool; on Ray they run beside the explorers."""
         if self.config.backend == "processes":
             return self.config.num_workers or parallel.num_cores()
         explorers, num_cpus = self.trainer.config.distributed.explorers, cluster.num_cpus()
@@ -158,7 +158,7 @@ class Evaluator:
             try:
                 write_video(path, frames)
                 self.video = path
-            except Exception as error:  # a video is not worth a training
+            except Exception as error:  # a failed video must not end a training
                 problem = f"{path} could not be written ({error})"
         if problem is not None:
             self._go_without_video(problem)
@@ -194,8 +194,8 @@ class Proxies:
     """Measures the policy without an environment every ``experiment.proxies.rate`` epochs and in
     the last one. It inserts a ``proxy`` record before the ``epoch`` record.
 
-    The data are the held-out demonstrations if there are any (``experiment.validate``), else those
-    of the training, which goes on as if nothing had been measured.
+    It uses the held-out demonstrations if there are any (``experiment.validate``), else those of
+    the training, and does not affect the training.
     """
 
     def __init__(self, trainer: Trainer):

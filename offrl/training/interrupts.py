@@ -1,4 +1,4 @@
-"""Lets signals stop a training where it can go on from, or save it."""
+"""Lets signals stop or save a training between two steps."""
 
 import _thread
 import logging
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Who sends one to a process often sends it to its group as well (``timeout``): no second one yet.
+# Programs such as ``timeout`` signal a process and its group: that counts as one signal.
 SAME_SIGNAL_S = 0.3
-SAID_AFTER_S = 1.0  # that a stop has waited
+SAID_AFTER_S = 1.0  # seconds that a stop waits before a message
 
 
 def _leave_the_terminal() -> None:
-    """Write nothing more to a terminal that is gone, which would be an error."""
+    """Discard output to a terminal that is gone, as writing would fail."""
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
@@ -33,14 +33,14 @@ def _leave_the_terminal() -> None:
 
 
 class Interrupts(AbstractContextManager):
-    """Tells a training between two steps whether to stop or to save (``check``).
+    """Tells a training between two steps to stop or to save (``check``).
 
-    A program uses it as a context manager: SIGINT, SIGTERM and SIGHUP stop the training, a second
-    one ends the process at once; SIGUSR1 saves. An ignored signal (``nohup``) stays ignored.
+    A program uses it as a context manager: SIGINT, SIGTERM and SIGHUP stop the training, and a
+    second one ends the process at once; SIGUSR1 saves. Ignored signals (``nohup``) stay ignored.
     """
 
     def __init__(self) -> None:
-        self.saves = False  # whether a checkpoint is to be written
+        self.saves = False  # a checkpoint was requested
         self._signal: int | None = None
         self._since = 0.0
         self._stop_waits = False
@@ -59,14 +59,14 @@ class Interrupts(AbstractContextManager):
             signal.signal(*self._before.popitem())
 
     def stop(self, number: int, frame: Any = None) -> None:
-        """Stop the training at the next ``check``, or at once where nothing can be torn."""
+        """Stop the training at the next ``check``, or at once where that is safe."""
         if self._signal is None:
             self._signal, self._since = number, time.monotonic()
             if number == signal.SIGHUP:
                 _leave_the_terminal()
             if not self._stop_waits:
                 raise Interrupted(number)
-            # The lock of ``threading`` may be held here.
+            # The lock of ``threading`` may be held at this point.
             _thread.start_new_thread(self._say_that_it_waits, (number,))
         elif time.monotonic() - self._since > SAME_SIGNAL_S:
             os._exit(128 + number)
@@ -84,17 +84,17 @@ class Interrupts(AbstractContextManager):
 
     @property
     def is_asked(self) -> bool:
-        """Say whether the training is to stop or to save."""
+        """Say whether a stop or a checkpoint was requested."""
         return self.saves or self._signal is not None
 
     def check(self, number: int | None = None) -> None:
-        """Raise ``Interrupted`` if a signal stops the training: ``number``, if all agreed on it."""
+        """Raise ``Interrupted`` if a signal stops the training: ``number``, if agreed upon."""
         number = self._signal if number is None else number
         if number:
             raise Interrupted(number)
 
     def agree(self) -> tuple[bool, int]:
-        """Share what one process is asked. Returns whether to save, and which signal stops all."""
+        """Share requests between processes. Returns whether to save, and the signal to stop by."""
         asked, self.saves = self.saves, False  # what comes from here on is for the next time
         saves, number = parallel.largest(asked, self._signal or 0)
         self.saves |= bool(saves) and not parallel.rank()  # the first process writes
@@ -102,7 +102,7 @@ class Interrupts(AbstractContextManager):
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Let a stop in here wait for ``check``."""
+        """Delay a stop in the block to the next ``check``."""
         self._stop_waits = True
         try:
             yield
@@ -111,7 +111,7 @@ class Interrupts(AbstractContextManager):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Let a stop in here, where others wait, take effect at once."""
+        """Let a stop in the block take effect at once, even within ``wait``."""
         before, self._stop_waits = self._stop_waits, False
         try:
             self.check()
@@ -120,7 +120,7 @@ class Interrupts(AbstractContextManager):
             self._stop_waits = before
 
     def promptly(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items. A stop takes effect at once while the next one is waited for."""
+        """Yield the items. A stop while waiting for the next one takes effect at once."""
         iterator = iter(items)
         while True:
             with self.at_once():

@@ -1,4 +1,4 @@
-"""A whole training, as the program, a notebook or a test runs it, here or on Ray."""
+"""Whole trainings, for the program, notebooks and tests, in this process or on Ray."""
 
 import logging
 import os
@@ -39,26 +39,26 @@ SECONDS_BETWEEN_CURVES = 60.0
 
 @dataclass
 class Result:
-    """The result of a training, and where its files are."""
+    """The result of a training, and the places of its files."""
 
     run: RunFolder  #: The run folder.
-    checkpoint: Path | None  #: The best checkpoint by what was measured, else the last one.
-    #: The final test of that checkpoint, on initial states that chose nothing: ``Success_Rate``,
-    #: its 95 % interval, ``Return``, ``n``. ``None`` if there was no evaluation.
+    checkpoint: Path | None  #: The best checkpoint by measurements, else the last one.
+    #: The final test of that checkpoint, on initial states that chose no checkpoint:
+    #: ``Success_Rate``, its 95 % interval, ``Return``, ``n``. ``None`` without evaluation.
     test: dict[str, float] | None
     learning_curve: Path | None  #: A picture of the loss and the success rate.
     video: Path | None  #: The last video.
-    no_video: str  #: Why there is no video.
-    #: What went wrong although the training went on to its end.
+    no_video: str  #: The reason why there is no video.
+    #: Problems despite which the training came to its end.
     problems: Sequence[str]
 
     @property
     def is_measured(self) -> bool:
-        """Say whether the final test, if one was asked for, ran with all its episodes."""
+        """Say whether the final test, if requested, ran all its episodes."""
         return self.test is None or not self.test["Crashed"]
 
     def describe(self) -> dict[str, object]:
-        """Give the lines that ``offrl train`` prints at the end, by their labels."""
+        """Return the lines that ``offrl train`` prints at the end, by their labels."""
         lines = {
             "result": "not measured" if self.test is None else success_line(self.test),
             "run folder": self.run.path,
@@ -79,11 +79,11 @@ def train(
     """Train as ``offrl train`` does, and test the best checkpoint at the end.
 
     This writes checkpoints, logs and videos into a run folder and shows a progress bar. Raises
-    ``ValueError`` or ``FileNotFoundError`` for what cannot be trained, before anything is written.
-    Processes that ``torchrun`` starts are one training: the first writes, and all get its result.
+    ``ValueError`` or ``FileNotFoundError``, before anything is written, if that is impossible.
+    Processes of ``torchrun`` are one training: the first one writes, all get its result.
 
-    config: As ``config_factory`` makes it; ``train.data`` must name the data.
-    run: An earlier run to go on with from its newest whole checkpoint (``RunFolder.open``).
+    config: A config of ``config_factory``; ``train.data`` must name the data.
+    run: An earlier run to resume from its newest undamaged checkpoint (``RunFolder.open``).
     interrupts: Lets a program stop or save the training by signals.
     config_file: The file of the config, to be kept beside the checkpoints of ``train.model_dest``.
     """
@@ -96,7 +96,7 @@ def train(
                 TaggedNames(config.train.model_dest).check_free(config_file)
         here = os.getcwd()
         trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
-        os.chdir(here)  # which an environment may have left
+        os.chdir(here)  # an environment may have changed it
         trainer.interrupts = interrupts or trainer.interrupts
         if parallel.rank():
             _follow(trainer)
@@ -104,19 +104,19 @@ def train(
 
 
 def _follow(trainer: Training) -> None:
-    """Train and evaluate beside the first process, which alone writes what comes of it."""
+    """Train and evaluate in a process other than the first, without writing."""
     interrupts = trainer.interrupts
     try:
         with closing(Evaluator(trainer)) as evaluator, interrupts.wait():
             for _ in chain(_measured(trainer, evaluator), _tests(trainer, evaluator)):
                 pass
     except ConnectionError:
-        interrupts.check()  # all were asked to stop, and the first did so while this one waited
+        interrupts.check()  # the first process has stopped, as all shall
         raise
 
 
 def _lead(trainer: Training, config_file: Path | None) -> Result:
-    """Train, evaluate, and write what comes of it."""
+    """Train, evaluate, and write all results."""
     test, drawn = None, time.monotonic()
     checkpointer = Checkpointer(trainer)
     with closing(trainer), closing(Evaluator(trainer)) as evaluator, writing(trainer) as logger:
@@ -139,8 +139,8 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
 
 @contextmanager
 def writing(trainer: Loop) -> Iterator[Logger]:
-    """Have a training write into its run folder, and give the logger of its records. A stop waits
-    for the end of a step, and whatever ends the training says how to go on."""
+    """Let a training write into its run folder, and yield the logger of its records. A stop waits
+    for the end of a step, and a message at any end says how to resume."""
     with (
         trainer.interrupts.wait(),
         closing(Logger(trainer)) as logger,
@@ -151,7 +151,7 @@ def writing(trainer: Loop) -> Iterator[Logger]:
         try:
             yield logger
         except (KeyboardInterrupt, OSError):
-            with suppress(OSError):  # the log's own, on a full disk
+            with suppress(OSError):  # errors of the log itself, on a full disk
                 log.info(_how_to_go_on(trainer))
             raise
 
@@ -164,7 +164,7 @@ def _how_to_go_on(trainer: Loop) -> str:
 
 
 def _measured(trainer: Training, evaluator: Evaluator) -> Iterator[Record]:
-    """Train, and measure the policy meanwhile."""
+    """Train, with evaluations and proxies."""
     training = _within_memory(trainer())
     if isinstance(trainer, Trainer):  # the others have no data to measure on
         training = Proxies(trainer)(training)
@@ -174,7 +174,7 @@ def _measured(trainer: Training, evaluator: Evaluator) -> Iterator[Record]:
 def _within_memory(records: Iterator[Record]) -> Iterator[Record]:
     memory = FreedMemory()
     for record in records:
-        if record["type"] in ("progress", "train"):  # after as many steps each time
+        if record["type"] in ("progress", "train"):  # at regular steps
             memory.limit()
         yield record
 
@@ -182,7 +182,7 @@ def _within_memory(records: Iterator[Record]) -> Iterator[Record]:
 def _tests(
     trainer: Training, evaluator: Evaluator, checkpointer: Checkpointer | None = None
 ) -> Iterator[Record]:
-    """Test the best checkpoint, where it is known, and if that is wanted the last policy, once."""
+    """Test the best checkpoint, if any, and, with ``test_last``, the last policy, once each."""
     algo, wants_last = trainer.algo, trainer.config.experiment.rollout.test_last
     best = None if checkpointer is None else checkpointer.best_checkpoint
     is_last = best is not None and best == trainer.run.checkpoint(trainer.epoch)
@@ -200,16 +200,16 @@ def _tests(
 def submit(
     configs: Sequence[Config], address: str, num_threads: int | None = None
 ) -> list[Result | Exception]:
-    """Train with each config on Ray, as many at a time as there are CPUs for, and wait for all.
+    """Train with each config on Ray, as many at a time as CPUs allow, and wait for all.
 
-    Returns for each what ``train(config)`` gives here with as many threads, to the bit, or the
-    exception that ended it. Each training is a process of its own, and shows nothing. It works in
-    the folder of this program, which must be on a disk that the machines share. Trainings end with
-    the program; ``offrl train --resume`` goes on with them.
+    Returns for each the result of ``train(config)``, bit-identical to that here with as many
+    threads, or the exception that ended it. Each training is a process of its own, without output.
+    It works in this program's folder, which must be on a disk that the machines share. Trainings
+    end with the program; ``offrl train --resume`` resumes them.
 
     address: See ``offrl.cluster.connected``.
-    num_threads: The number of threads of each training, which takes as many CPUs; ``None``: as many
-        as PyTorch has here. A training that may use a GPU takes one, where the cluster has any.
+    num_threads: The number of threads and CPUs of each training; ``None``: PyTorch's number here. A
+        training that may use a GPU takes one, if the cluster has any.
     """
     with on_ray(address, num_threads) as start:
         trainings = [start(config.to_dict()) for config in configs]
@@ -226,7 +226,7 @@ class RemoteTraining:
 
     def __init__(self, reference: Any):
         self._reference = reference
-        self.future: Future = reference.future()  #: Of its ``Result``.
+        self.future: Future = reference.future()  #: The future of its ``Result``.
 
     def stop(self) -> None:
         """End it at once."""
@@ -237,7 +237,7 @@ class RemoteTraining:
         wait([self.future])
 
     def outcome(self) -> str | None:
-        """Say why it failed: an empty text if it came to its end, ``None`` as long as it runs."""
+        """Return the reason for a failure, an empty text on success, ``None`` while it runs."""
         if not self.future.done():
             return None
         result = self.result()
@@ -246,11 +246,11 @@ class RemoteTraining:
         return "" if result.is_measured else "not all episodes of its test could be run"
 
     def result(self) -> Result | Exception:
-        """Wait for its result, or the exception that ended it."""
+        """Wait for the training, and return its result or the exception that ended it."""
         error = self.future.exception()
         if error is None:
             return self.future.result()
-        cause = getattr(error, "cause", None)  # what was raised there
+        cause = getattr(error, "cause", None)  # the exception that was raised there
         if isinstance(cause, Exception):
             return cause
         return ChildProcessError(
@@ -262,7 +262,7 @@ class RemoteTraining:
 @contextmanager
 def on_ray(address: str, num_threads: int | None = None) -> Iterator[Callable[..., RemoteTraining]]:
     """Connect to Ray (see ``submit``). Yields a function that starts a training there, by the
-    content of its config and, to go on with it, its run folder."""
+    content of its config and, to resume it, its run folder."""
     num_threads = num_threads or torch.get_num_threads()
     threads = dict.fromkeys(ONE_THREAD, str(num_threads))
     with cluster.connected(address):
@@ -275,7 +275,7 @@ def on_ray(address: str, num_threads: int | None = None) -> Iterator[Callable[..
             )
         has_gpus = bool(ray.cluster_resources().get("GPU"))
         here = os.getcwd(), cluster.versions()
-        # A process that has trained ends; a training that was lost does not begin anew.
+        # Each process trains once; a lost training is not repeated.
         task = ray.remote(max_calls=1, max_retries=0)(_train_elsewhere)
         options = cluster.options(threads, num_cpus=num_threads)
 

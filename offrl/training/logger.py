@@ -22,11 +22,11 @@ TENSORBOARD_TAGS = {kind: kind.title() for kind in DRAWN} | {"epoch": "Timing_St
 
 
 class Logger:
-    """Passes records on, and writes all but ``progress``.
+    """Writes records except ``progress``, and passes all on.
 
     ``metrics.jsonl`` has a line per record, ``metrics.csv`` a line per number (``type, epoch,
-    step, time, name, value``). After a resume all files hold what an uninterrupted run would have
-    written: what the checkpoint does not know of is dropped, as damaged lines are with a warning.
+    step, time, name, value``). After a resume all files equal those of an uninterrupted run:
+    records after the checkpoint are dropped, and damaged lines with a warning.
     """
 
     def __init__(self, trainer: Loop):
@@ -45,7 +45,7 @@ class Logger:
         if config.terminal_output_to_txt:
             size, now = trainer.restored.get("log_size"), run.log_size
             with in_words(run.log_text):
-                if size is not None and now > size:  # what the checkpoint does not know of
+                if size is not None and now > size:  # records after the checkpoint
                     os.truncate(run.log_text, size)
                 elif size is not None and now < size:
                     log.warning(f"{run.log_text}: {size - now} bytes that were written are lost")
@@ -56,7 +56,7 @@ class Logger:
         if config.log_tb:
             from torch.utils.tensorboard import SummaryWriter
 
-            # From this epoch on anew: what is known of it is written once more.
+            # The files from this epoch on are purged, and its records written again.
             self._tensorboard = SummaryWriter(run.logs / "tb", purge_step=trainer.epoch)
         if config.log_wandb:
             wandb = needed("wandb", "wandb", "experiment.logging.log_wandb: wandb is missing")
@@ -84,7 +84,7 @@ class Logger:
             logging.getLogger("offrl").removeHandler(self._text)
         for output in (self._jsonl, self._csv, self._text, self._tensorboard):
             if output:
-                with suppress(OSError):  # what a full disk keeps from being written was said
+                with suppress(OSError):  # errors of a full disk were reported before
                     output.close()
         if self._wandb:
             self._wandb.finish()
@@ -104,7 +104,8 @@ class Logger:
             self._wandb.log(scalars | {"epoch": record["epoch"]}, step=record["step"])
 
     def _draw(self, record: Record) -> dict[str, float]:
-        """Draw the numbers, and return them by robomimic's tags (``Rollout/Success_Rate/Lift``)."""
+        """Write TensorBoard; return the numbers by robomimic's tags
+        (``Rollout/Success_Rate/Lift``)."""
         group = TENSORBOARD_TAGS.get(record["type"].removeprefix("env_"))
         suffix, logs = "", record["logs"].items() if group else ()
         if group in ("Rollout", "Test"):
@@ -133,7 +134,7 @@ def _csv_lines(record: Record) -> str:
 
 
 class _TextLog(logging.FileHandler):
-    """A log whose errors of writing are raised, as those of all other outputs are."""
+    """A text log that raises errors of writing, as all other outputs do."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         with in_words(Path(self.baseFilename)):

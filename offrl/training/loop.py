@@ -31,17 +31,16 @@ log = logging.getLogger(__name__)
 
 
 class Loop(Recording, ABC):
-    """A training in epochs and a run folder, which can be left and entered again at any record.
+    """A training in epochs with a run folder, which can be left and resumed at any record. A
+    subclass, called the source, begins epochs, does their work, and finishes records.
 
-    A subclass, the source of what is learned from, begins epochs, works, and finishes records.
-
-    run: An earlier run, to go on with.
+    run: An earlier run to resume.
     """
 
-    WORK_RECORDS: ClassVar[Sequence[str]]  #: The types of the records that tell of the work.
+    WORK_RECORDS: ClassVar[Sequence[str]]  #: The types of records about the work.
 
     config: Any
-    environments: Mapping[str, dict[str, Any]]  # to evaluate in, by their names in the logs
+    environments: Mapping[str, dict[str, Any]]  # ``env_args`` for evaluation, by names in logs
 
     def __init__(self, run: RunFolder | None = None):
         self._run = run
@@ -50,41 +49,41 @@ class Loop(Recording, ABC):
         self.interrupts = Interrupts()
         self.restored: Mapping[str, Any] = {}  # the ``variable_state`` of the checkpoint
         self.pending: Record | None = None  # see ``holding``
-        self._log_size = 0  # when the last record was given
-        self._due: list[str] = []  # the records of this epoch that are still to come
+        self._log_size = 0  # size after the last record
+        self._due: list[str] = []  # record types of this epoch that are still due
 
-    # -- what a source does -----------------------------------------------------------------------
+    # -- methods of a source -----------------------------------------------------------------------
 
     @property
     @abstractmethod
     def num_steps(self) -> int:
-        """Give the number of steps of the whole training."""
+        """Return the number of steps of the whole training."""
 
     @property
     @abstractmethod
     def is_last(self) -> bool:
-        """Say whether no epoch follows this one."""
+        """Say whether this epoch is the last."""
 
     @property
     def problems(self) -> Sequence[str]:
-        """Give what went wrong so far although the training went on."""
+        """Return problems so far despite which the training goes on."""
         return ()
 
     @abstractmethod
     def _begin_epoch(self) -> list[str]:
-        """Prepare an epoch. Returns the types of its records, the work's first."""
+        """Prepare an epoch. Returns the types of its records, those of the work first."""
 
     @abstractmethod
     def _work(self) -> Iterator[Record]:
-        """Do what is left of this epoch's work, with ``progress`` records on the way."""
+        """Do the rest of this epoch's work, and yield ``progress`` records."""
 
     @abstractmethod
     def _finish(self, kind: str) -> Mapping[str, float]:
-        """Do what a record of this epoch tells of, and give its logs."""
+        """Do the work for a record of this epoch, and return its logs."""
 
     @abstractmethod
     def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
-        """Write a checkpoint to ``path``, or else the one to go on from, with best ``scores``."""
+        """Write a checkpoint to ``path``, or else the one to resume from, with best ``scores``."""
 
     @abstractmethod
     def _write_first(self, run: RunFolder) -> None:
@@ -110,14 +109,14 @@ class Loop(Recording, ABC):
 
     @contextmanager
     def holding(self, record: Record) -> Iterator[None]:
-        """Let the record come again if a wrapper's work, before it passes it on, is abandoned."""
+        """Hold a record while a wrapper works on it: it comes again if the work is abandoned."""
         self.pending = record
         yield
         self.pending = None
 
     def has_given(self, record: Record) -> bool:
-        """Say whether a record of an earlier process belongs to what is done, and does not come
-        again. A test follows the training and is always run again."""
+        """Say whether a record of an earlier process is final, and will not come again. Tests
+        follow the training and are always repeated."""
         kind, epoch = record["type"], record["epoch"]
         if "test" in kind or epoch != self.epoch:
             return "test" not in kind and epoch < self.epoch
@@ -126,13 +125,13 @@ class Loop(Recording, ABC):
 
     @property
     def run(self) -> RunFolder:
-        """Give the run folder. It appears on first use, complete, so that one can go on with it."""
+        """Return the run folder. It is made on first use, complete, so that it can be resumed."""
         if self._run is None:
             self._run = RunFolder.create(self.config, self._write_first)
         return self._run
 
     def close(self) -> None:
-        """Let others train in the run folder."""
+        """Unlock the run folder for other processes."""
         if self._run is not None:
             self._run.unlock()
 
@@ -141,11 +140,10 @@ class Loop(Recording, ABC):
 
 
 class Training(Loop):
-    """Trains one of offrl's algorithms, with checkpoints from which it goes on with the same bits.
+    """Trains one of offrl's algorithms, with checkpoints from which it resumes with the same bits.
+    A subclass also assembles the parts in the config.
 
-    A subclass also assembles what the config describes.
-
-    run: An earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
+    run: An earlier run to resume from its newest undamaged checkpoint (``RunFolder.open``).
     """
 
     config: Config
@@ -157,7 +155,7 @@ class Training(Loop):
         super().__init__(run)
         self._last_step = 0  # of this epoch
         self._seconds: dict[str, float] = {}
-        self._is_torn = False  # whether half an update was made
+        self._is_torn = False  # true while an update is half done
         path, checkpoint = None, None
         if run is not None:
             path, checkpoint = parallel.by_first(newest_checkpoint, run)
@@ -177,11 +175,11 @@ class Training(Loop):
 
     @abstractmethod
     def _assemble(self, config: Any, checkpoint: Mapping[str, Any] | None) -> Any:
-        """Make what the config describes, to go on from ``checkpoint``. Returns the data."""
+        """Make the parts in the config, to resume from ``checkpoint``. Returns the data."""
 
     @abstractmethod
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
-        """Take over the position from a checkpoint."""
+        """Restore the position in a checkpoint."""
 
     @property
     def num_steps(self) -> int:
@@ -199,7 +197,7 @@ class Training(Loop):
                 f"{self.config.algo_name}: step {self.step + 1} was left in its midst, by an error "
                 "or an interrupt, with half an update; go on from a checkpoint (restore)"
             )
-        where = self.config.algo_name  # what is wrong with its answers names it and the step
+        where = self.config.algo_name  # errors name the algorithm and the step
         try:
             yield from super().__call__()
         except AnswerError as error:
@@ -224,7 +222,7 @@ class Training(Loop):
         return checked_logs(self.algo.log_info(averages.mean()), may_be_infinite)
 
     def _check_weights(self) -> None:
-        """Raise ``ValueError`` for weights that no checkpoint may hold, as they are not finite."""
+        """Raise ``ValueError`` for weights that are not finite, or differ between processes."""
         norm = torch.nn.utils.get_total_norm(list(self.algo.nets.parameters()))
         if not torch.isfinite(norm):
             self._diverged(self.step)
@@ -247,7 +245,7 @@ class Training(Loop):
 
     def _write_first(self, run: RunFolder) -> None:
         if self.config.experiment.save.enabled:
-            try:  # what a user's algorithm adds may not be writable, or readable
+            try:  # a user's algorithm may add content that cannot be written or read
                 write_checkpoint(run.last_checkpoint, self.state())
                 read_checkpoint(run.last_checkpoint)
             except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
@@ -258,7 +256,7 @@ class Training(Loop):
                 ) from None
 
     def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
-        """Write a checkpoint; without a ``path`` it is ``last.pth``, to go on from."""
+        """Write a checkpoint; without a ``path``, ``last.pth`` to resume from."""
         state = self.state(resumes=path is None)
         state["variable_state"] |= scores or {}
         if path is not None:
@@ -271,8 +269,8 @@ class Training(Loop):
         put(new, last)
 
     def state(self, resumes: bool = True) -> dict[str, Any]:
-        """Give what a checkpoint holds; the checkpointer adds the best scores. One that only keeps
-        a policy (``resumes`` is false) may do without what is large."""
+        """Return the content of a checkpoint; the checkpointer adds the best scores. If ``resumes``
+        is false, the checkpoint only keeps a policy, and large parts may be left out."""
         return {
             "variable_state": {
                 "epoch": self.epoch,
@@ -287,7 +285,7 @@ class Training(Loop):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state`` as if never interrupted. Warns of what makes a difference."""
+        """Resume from ``state`` as if never interrupted; warn of differences that prevent that."""
         theirs, ours = state["algo_name"], self.config.algo_name
         if theirs != ours:
             raise ValueError(f"a checkpoint of {theirs!r}; this run trains {ours!r}")

@@ -11,7 +11,7 @@ from offrl.training.loop import Loop, Record
 
 
 class Progress:
-    """Shows a bar over the steps, or lines where there is no terminal, and one per evaluation."""
+    """Shows a bar over the steps, or lines without a terminal, and a line per evaluation."""
 
     SECONDS_BETWEEN_LINES = 10.0
 
@@ -26,7 +26,7 @@ class Progress:
             initial=self.trainer.step,
             unit="step",
             dynamic_ncols=True,
-            disable=None,  # where there is no terminal
+            disable=None,  # without a terminal
         ) as bar:
             for record in records:
                 bar.update(record["step"] - bar.n)
@@ -67,8 +67,8 @@ def _shown(logs: Mapping[str, float]) -> dict[str, str]:
 
 
 def success_line(logs: dict[str, float]) -> str:
-    """Put the result of an evaluation into words: the success rate with its 95 % interval, unless
-    no success is reported; behind the return, if nothing succeeded."""
+    """Write a line about an evaluation: the success rate with its 95 % interval, if reported, and
+    before it the return, if nothing succeeded."""
     crashed = f", {logs['Crashed']:.0f} not run" if logs.get("Crashed") else ""
     if "Return" not in logs:
         return f"no episode could be run{crashed}"
@@ -83,7 +83,7 @@ def success_line(logs: dict[str, float]) -> str:
 
 
 def subgoal_line(logs: dict[str, float]) -> str:
-    """Put into words how often subgoals are reached."""
+    """Write a line about how often subgoals are reached."""
     return (
         f"subgoals reached {logs['Subgoals_Reached']:.2f} (within {100 * REACHED:g} cm, "
         f"n = {logs['Subgoals']:.0f}), "

@@ -19,13 +19,13 @@ class Trainer(Training):
 
     A record is ``{"type", "epoch", "step", "time", "logs"}``: ``progress`` every 100 steps,
     ``train`` and ``valid`` with an epoch's averages, ``epoch`` at its end. Wrappers around the
-    generator save, evaluate, log and show. A loop that was left at a record goes on behind it.
+    generator save, evaluate, log and show. A loop that was left at a record continues after it.
 
-    run: An earlier run, to go on with from its newest whole checkpoint (``RunFolder.open``).
+    run: An earlier run to resume from its newest undamaged checkpoint (``RunFolder.open``).
     """
 
     WORK_RECORDS = ("train", "valid")
-    PROGRESS_EVERY = 100  # steps between two looks at the loss, each of which waits for the device
+    PROGRESS_EVERY = 100  # steps between progress records, which wait for the device
 
     def _assemble(self, config: Config, checkpoint: Mapping[str, Any] | None) -> SequenceDataset:
         self.experiment = parts = Experiment(config, checkpoint)
@@ -75,7 +75,7 @@ class Trainer(Training):
     def _finish(self, kind: str) -> Mapping[str, float]:
         if kind == "train":
             self._check_weights()
-            parallel.take_over(self.algo.nets.buffers())  # batch norms see but a part of batches
+            parallel.take_over(self.algo.nets.buffers())  # batch norms see parts of batches
             return self._logs(self._averages)
         if kind == "valid" and self.valid_loader is not None:
             started = time.perf_counter()
@@ -88,7 +88,7 @@ class Trainer(Training):
         return self._seconds
 
     def _validate(self, loader: BatchLoader) -> dict[str, float]:
-        """Compute the losses of the same batches every epoch, so that they compare."""
+        """Compute the losses of the same batches in every epoch."""
         steps = self.config.experiment.validation_epoch_every_n_steps or loader.batches_per_pass
         loader.position = 0
         averages = Averages(steps)
@@ -101,7 +101,7 @@ class Trainer(Training):
                 averages.add_step(self.algo.train_on_batch(batch, self.epoch, validate=True))
         with self.interrupts.at_once():
             averages.share()
-        # Of data that it was not made for, a density may well be infinite.
+        # A density may be infinite on held-out data.
         return self._logs(averages, may_be_infinite=True)
 
     def state(self, resumes: bool = True) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The folder of a run, the checkpoint that it goes on from, and where its results come from."""
+"""The folder of a run, the checkpoint that it resumes from, and its provenance."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 AnyConfig = Config | PipelineConfig
 
-# Beyond what a policy needs to act.
+# Parts of checkpoints that only resuming needs.
 NEEDED_TO_RESUME = (
     "variable_state.epoch variable_state.step model.nets model.optimizers rng.torch "
     "loader.position|online.step provenance"
@@ -45,12 +45,10 @@ PROJECT_ROOT = Path(offrl.__file__).parents[1]  # the clone, or the folder of in
 
 
 class RunFolder:
-    """The folder of a run, ``OUTPUT/NAME/TIMESTAMP``, and the names of the files in it.
+    """The folder of a run, ``OUTPUT/NAME/TIMESTAMP``, and the names of its files. Names of
+    artefacts contain the first eight characters of the git commit, or the version."""
 
-    Artefact names carry the first eight characters of the git commit, or the version.
-    """
-
-    _folder: int | None = None  # open while it is locked
+    _folder: int | None = None  # descriptor while it is locked
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -71,7 +69,7 @@ class RunFolder:
     def create(
         cls, config: AnyConfig, fill: Callable[["RunFolder"], None] | None = None
     ) -> "RunFolder":
-        """Make a new folder with the config and what ``fill`` writes. It appears complete."""
+        """Make a new folder with the config and files of ``fill``. It appears complete."""
         with _place_of_runs(config) as parent:
             parent.mkdir(parents=True, exist_ok=True)
             partial = cls(parent / f".{time.time_ns()}.{os.getpid()}.partial")
@@ -83,19 +81,19 @@ class RunFolder:
                     fill(partial)
                 run = cls(_named_by_time(partial.path))
             finally:
-                shutil.rmtree(partial.path, ignore_errors=True)  # unless it has its name now
+                shutil.rmtree(partial.path, ignore_errors=True)  # unless it was renamed
         run._lock()
         return run
 
     @staticmethod
     def check_place(config: AnyConfig) -> None:
-        """Raise ``OSError`` where ``create`` could write nothing."""
+        """Raise ``OSError`` if ``create`` could not write."""
         with _place_of_runs(config) as parent:
             check_place(parent)
 
     def write_config(self, config: AnyConfig, is_finished: bool | None = None) -> None:
-        """Write the config that the run has from now on, and in its provenance the mark by which
-        ``reports.run.Run`` knows whether the training has come to its end."""
+        """Write the config that the run has from now on, and in its provenance a mark that tells
+        ``reports.run.Run`` whether the training has come to its end."""
         config = config.model_copy(deep=True)
         if is_finished is not None:
             config.meta.provenance["finished"] = is_finished * length_of(config.to_dict())
@@ -129,7 +127,7 @@ class RunFolder:
             ) from None
 
     def _lock(self) -> None:
-        """Refuse other processes. The lock ends with this one: what it forks lets go of it."""
+        """Lock out other processes. The lock ends with this process, as forked ones release it."""
         own = weakref.ref(self)
 
         def let_go() -> None:
@@ -141,7 +139,7 @@ class RunFolder:
         take_lock(self._folder, self.path, "another process is training in this folder")
 
     def unlock(self) -> None:
-        """Let others train in the folder."""
+        """Allow other processes to train in the folder."""
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
@@ -161,7 +159,7 @@ class RunFolder:
 
 @contextmanager
 def _place_of_runs(config: AnyConfig) -> Iterator[Path]:
-    # An environment may change the working folder later.
+    # Absolute, as an environment may change the working folder.
     parent = Path(config.train.output_dir).expanduser().absolute() / config.experiment.name
     try:
         with in_words(parent):
@@ -174,10 +172,10 @@ def _place_of_runs(config: AnyConfig) -> Iterator[Path]:
 
 
 def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
-    """Read ``last.pth``, or with a warning ``previous.pth`` or the newest whole one of ``models/``.
-    A damaged ``last.pth`` is kept as ``last-damaged.pth``. Returns the path and the content.
+    """Read ``last.pth``, or with a warning ``previous.pth`` or the newest undamaged one in
+    ``models/``. A damaged ``last.pth`` is kept as ``last-damaged.pth``. Returns path and content.
 
-    Raises ``ValueError`` if there is none: a run does not begin again unasked.
+    Raises ``ValueError`` if there is none: a run never restarts by itself.
     """
     problems: list[str] = []
     numbers = {p: re.search(r"epoch_(\d+)", p.name) for p in run.models.glob("*.pth")}
@@ -188,7 +186,7 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
             state = read_checkpoint(path)
             check_parts(state, path)
         except (ValueError, FileNotFoundError) as error:
-            problems.append(str(error).partition("; ")[0])  # without advice
+            problems.append(str(error).partition("; ")[0])  # without its advice
             continue
         if path != run.last_checkpoint:
             if run.last_checkpoint.exists():
@@ -211,7 +209,7 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
 
 
 def check_parts(state: Mapping[str, Any], where: object) -> None:
-    """Raise ``ValueError`` that names what a checkpoint lacks to go on from it."""
+    """Raise ``ValueError`` that names the parts that a checkpoint lacks for resuming."""
 
     def has(part: str) -> bool:
         found: Any = state
@@ -228,12 +226,12 @@ def check_parts(state: Mapping[str, Any], where: object) -> None:
 
 
 def _named_by_time(folder: Path) -> Path:
-    """Rename a folder by the time, and return its new path."""
+    """Rename a folder to the present time, and return its new path."""
     stamp, number = time.strftime("%Y%m%d%H%M%S"), 0
     while True:
         path = folder.with_name(f"{stamp}-{number}" if number else stamp)
         try:
-            return folder.rename(path)  # fails where a run is already
+            return folder.rename(path)  # fails if a run is there already
         except OSError:
             if not path.exists():
                 raise
@@ -241,8 +239,8 @@ def _named_by_time(folder: Path) -> Path:
 
 
 def git(*arguments: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Ask git about the working directory, or what ``environ`` names. ``None``: no answer."""
-    unlocked = {**environ, "GIT_OPTIONAL_LOCKS": "0"}  # look, and write nothing
+    """Run git in the working directory, or as ``environ`` says. ``None``: it fails."""
+    unlocked = {**environ, "GIT_OPTIONAL_LOCKS": "0"}  # git writes nothing
     command = ["git", *arguments]
     try:
         return subprocess.run(
@@ -253,11 +251,11 @@ def git(*arguments: str, environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def git_commit() -> str:
-    """Give eight characters of the commit of offrl's own clone, with ``-dirty`` if files differ
-    from it; ``nogit`` if git does not tell. Where offrl is no clone, give its version."""
+    """Return eight characters of the commit of offrl's own clone, with ``-dirty`` if files differ
+    from it; ``nogit`` if git fails. If offrl is no clone, return its version."""
     if not (PROJECT_ROOT / ".git").exists():
         return f"v{offrl.__version__}"
-    # Of this project alone, whatever lies around it, the environment names, or other users own.
+    # For this project only: ignore repositories around it or in the environment, and owners.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environ |= {"GIT_DIR": str(PROJECT_ROOT / ".git"), "GIT_WORK_TREE": str(PROJECT_ROOT)}
     ask = partial(git, "-C", str(PROJECT_ROOT), environ=environ)
@@ -273,7 +271,7 @@ def git_commit() -> str:
 def note_provenance(
     config: AnyConfig, dataset: SequenceDataset | None, run: RunFolder | None
 ) -> None:
-    """Write into a config what its training depends on: the code, the data and the seed. Raises
+    """Write the provenance of a training into its config: the code, the data and the seed. Raises
     ``ValueError`` if the data is not that of an earlier ``run``."""
     meta, data = config.meta, {}
     if dataset is not None:
@@ -289,12 +287,12 @@ def note_provenance(
         **data,
         "seed": config.train.seed,
         "num_threads": torch.get_num_threads(),
-        "modules": named(),  # a resumed run may name them again
+        "modules": named(),  # a resumed run may use them again
     }
 
 
 def note_changes(config: AnyConfig, was: Mapping[str, Any], step: int) -> None:
-    """Add to the provenance in a config the differences from what it ``was``, up to ``step``."""
+    """Add the changes of a config since it ``was``, made at ``step``, to its provenance."""
     then = config_of(was)
     found = differences(then.to_dict() | {"meta": {}}, config.to_dict() | {"meta": {}})
     changes = [*then.meta.provenance.get("changes", [])]
