@@ -1,1 +1,1 @@
-"""Pictures and pages of what was trained."""
+"""Reports, pictures and pages about trainings."""

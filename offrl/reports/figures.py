@@ -17,7 +17,7 @@ NAME = 36  # characters of a line of an algorithm's name
 
 
 def write_figures(scores: Scores, folder: Path) -> dict[str, str]:
-    """Write the pictures that there is something for: the captions by the names of their files."""
+    """Write the pictures for which there is data, and return their captions by file names."""
     drawn = {
         "curves.png": (_curves, any(r.curve for r in scores.results), CURVES),
         "scores.png": (_final_scores, any(r.final for r in scores.results), FINAL),
@@ -74,7 +74,7 @@ def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple
 
 
 def _label(name: str, width: int = NAME) -> str:
-    """Write a name for a picture: a long one in several lines, and dollars as they are."""
+    """Format a name for a picture: break long ones into lines, and escape dollars."""
     return fill(name.replace("$", r"\$"), width, break_long_words=False)
 
 
@@ -92,7 +92,7 @@ def _colors(scores: Scores) -> dict[str, Any]:
 
 
 def _legend(figure: Any, lines: Mapping[str, Any]) -> None:
-    """Write the name of each line below a figure. They are given, because matplotlib leaves out
+    """Write the names of lines below a figure. Lines are passed, because matplotlib would leave out
     names that begin with an underscore."""
     names = [_label(name, 2 * NAME) for name in lines]
     room = 11 * figure.get_figwidth()  # characters in a row
@@ -111,7 +111,7 @@ def _curves(scores: Scores) -> Any:
         for number, (algorithm, color) in enumerate(colors.items()):
             own = [r for r in scores.results if (r.task, r.algorithm) == (task, algorithm)]
             steps, values = _common(scores, [result for result in own if result.curve])
-            width = 3 - 2 * number / len(colors)  # so that curves that coincide are all seen
+            width = 3 - 2 * number / len(colors)  # so that coinciding curves are all visible
             form = {"color": color, "markersize": 2 + width, "linewidth": width}
             if values:
                 (lines[algorithm],) = axes.plot(steps, np.mean(values, axis=0), "o-", **form)
@@ -124,14 +124,14 @@ def _curves(scores: Scores) -> Any:
 
 
 def _common(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list[np.ndarray]]:
-    """Find the steps at which any seed was evaluated, from where all have begun to where none has
-    ended, and each seed's scores. Unfinished seeds are taken only if none is finished."""
+    """Return all seeds' evaluation steps in the range that all of them cover, and each seed's
+    scores there. Unfinished seeds are used only if none is finished."""
     seeds = [r for r in results if r.status == FINISHED] or results
     curves = [[(x[0], scores.number(r, *x[1:])) for x in r.curve] for r in seeds]
     first = max((curve[0][0] for curve in curves), default=0)
     last = min((curve[-1][0] for curve in curves), default=0)
     found = {step for curve in curves for step, _ in curve if first <= step <= last}
-    steps = sorted(found or {first})  # at one step, if none of them is common
+    steps = sorted(found or {first})  # one step, if no range is common
     return steps, [np.interp(steps, *np.transpose(curve)) for curve in curves]
 
 

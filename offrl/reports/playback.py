@@ -1,4 +1,4 @@
-"""Films of demonstrations: by the simulator's states, by their actions, or of stored images."""
+"""Films of demonstrations, by simulator states, by actions, or of stored images."""
 
 import inspect
 import math
@@ -19,11 +19,11 @@ from offrl.robomimic.configs import is_robosuite
 from offrl.video import write_video
 
 USES = ("states", "actions", "images")
-FPS = 20  # of data that does not say at what frequency it was recorded
+FPS = 20  # default for data without a frequency
 
 
 class Divergence(NamedTuple):
-    """The differences that a replay of a demonstration's actions had at each step; see
+    """The differences between a demonstration and the replay of its actions at each step; see
     ``ActionReplay``."""
 
     of_steps: list[float]
@@ -34,14 +34,14 @@ class Filmed(NamedTuple):
     """A film of a demonstration."""
 
     shape: tuple[int, ...]  # of a frame
-    divergence: Divergence | None  # of its actions, if those were taken
+    divergence: Divergence | None  # if actions were replayed
 
 
 class DemoPlayer:
     """Plays the demonstrations of a file.
 
-    use: one of ``USES``; ``None`` for the first that the file has all for.
-    cameras: none for what the environment renders by itself, or for all stored cameras.
+    use: one of ``USES``; ``None``: the first one that the file supports.
+    cameras: names of cameras; empty: the environment's default, or all stored ones.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DemoPlayer:
             )
 
     def chosen(self, filter_key: str | None, limit: int | None) -> list[str]:
-        """List the first ``limit`` demonstrations, of those under ``filter_key`` if given."""
+        """List the first ``limit`` demonstrations, under ``filter_key`` if given."""
         if filter_key is None or isinstance(self.demos, Demos):
             names = self.demos.demos(*([filter_key] if filter_key else []))
         else:
@@ -75,7 +75,7 @@ class DemoPlayer:
         return names[:limit]
 
     def frames(self, demo: str) -> Iterator[np.ndarray]:
-        """Give frames ``[H, W, 3]`` of a demonstration's steps."""
+        """Yield frames ``[H, W, 3]`` of a demonstration's steps."""
         if self.use == "images":
             trajectory = self.demos.trajectory(demo, self.keys)
             return map(side_by_side, zip(*(trajectory[key] for key in self.keys), strict=True))
@@ -89,12 +89,12 @@ class DemoPlayer:
         return film_states(self.env, recording, self.cameras, self.size)
 
     def first_frame(self, demo: str) -> np.ndarray:
-        """Give the first frame ``[H, W, 3]`` of a demonstration."""
+        """Return the first frame ``[H, W, 3]`` of a demonstration."""
         return self._first(self.frames(demo), demo)
 
     def film(self, folder: str, demo: str) -> Filmed:
-        """Film a demonstration as ``folder/DEMO.mp4``. All films of a file have one rate, so that
-        they can be joined."""
+        """Film a demonstration as ``folder/DEMO.mp4``. All films of a file have the same frame
+        rate, so that they can be joined."""
         replay = self._replay(demo) if self.use == "actions" else None
         frames = replay.film(self.cameras, self.size) if replay else self.frames(demo)
         first = self._first(frames, demo)
@@ -131,7 +131,7 @@ class DemoPlayer:
 
     @cached_property
     def env(self) -> Any:
-        """The environment of the demonstrations, which renders apart from the observations."""
+        """The environment of the demonstrations, without cameras in its observations."""
         env_args = self.demos.env_args or {}
         env = make_env(blind(env_args))
         takes = inspect.signature(env.render).parameters
@@ -158,8 +158,8 @@ def make_player(
     task: str,
     *arguments: Any,
 ) -> Callable[[str], Any]:
-    """Make a function of a demonstration in a process of its own: a method of a ``DemoPlayer``,
-    named by ``task``, with the first of its arguments."""
+    """Make a function of a demonstration for a worker process: the method ``task`` of a
+    ``DemoPlayer``, with its first arguments."""
     return partial(getattr(DemoPlayer(path, use, cameras, size), task), *arguments)
 
 
@@ -185,8 +185,7 @@ def _enlarged(image: np.ndarray, height: int) -> np.ndarray:
 
 
 def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> list[str]:
-    """Find the observations that hold what cameras saw, of all that are ``stored`` if none is
-    named."""
+    """Find the observations with images of ``cameras``, by default of all ``stored`` ones."""
     keys = [f"obs/{c}" if f"obs/{c}" in stored else f"obs/{c}_image" for c in cameras]
     missing = [key for key in keys if key not in stored]
     if missing or not stored:
@@ -199,8 +198,7 @@ def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> li
 
 
 def frame_rate(env_args: Mapping[str, Any] | None, attributes: Mapping[str, Any]) -> int:
-    """Count the steps in a second of the robot's time, by the environment or a demonstration's
-    ``fps``."""
+    """Return the control steps per second, by the environment or a demonstration's ``fps``."""
     frequency: Any = ((env_args or {}).get("env_kwargs") or {}).get("control_freq")
     frequency = frequency or attributes.get("fps")
     is_number = isinstance(frequency, (int, float, np.number))

@@ -1,4 +1,4 @@
-"""Curves as pictures: a run's learning curve, how far replayed demonstrations diverge."""
+"""Plots of a run's learning curve and of the divergence of replayed demonstrations."""
 
 import logging
 from collections import defaultdict
@@ -18,8 +18,8 @@ NO_CURVE = "none: see the warning, or install matplotlib (pip install 'offrl[plo
 def write_learning_curve(run: Any) -> Path | None:
     """Draw losses and success rates over the steps: ``learning_curve-SHA8.png`` in the run folder.
 
-    Returns ``None`` where matplotlib is not installed, and, with a warning, where it fails: a
-    picture is not worth a training.
+    Returns ``None`` without matplotlib, and, with a warning, if it fails: that must not end a
+    training.
     """
     path = run.path / f"learning_curve-{run.sha}.png"
     try:
@@ -37,7 +37,7 @@ def write_learning_curve(run: Any) -> Path | None:
 
 
 def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
-    from matplotlib.figure import Figure  # pyplot and its windows are not needed
+    from matplotlib.figure import Figure  # pyplot is not needed
 
     figure = Figure(figsize=(10, 3.6))
     losses, results = figure.subplots(1, 2)
@@ -51,10 +51,10 @@ def _draw(title: str, records: Mapping[str, list[Any]], path: Path) -> None:
         _draw_success(results, records)
     for axes in (losses, results):
         axes.set_xlabel("steps in the environment" if acted else "gradient steps")
-    # The margins are known, and finding the best ones takes as long as all else.
-    right = 0.985 if len(figure.axes) == 2 else 0.925  # where returns have a scale of their own
+    # Fixed margins, as finding the best ones takes as long as all else.
+    right = 0.985 if len(figure.axes) == 2 else 0.925  # returns have an axis of their own
     figure.subplots_adjust(left=0.085, right=right, bottom=0.14, top=0.84, wspace=0.22)
-    figure.suptitle(title, parse_math=False)  # of a name as it is, with its dollars
+    figure.suptitle(title, parse_math=False)  # names may contain dollars
     figure.savefig(path, dpi=110)
 
 
@@ -64,7 +64,7 @@ def _draw_losses(axes: Any, records: Mapping[str, list[Any]]) -> None:
     axes.set(ylabel="loss", title="Loss")
     if all(r["logs"].get("Loss", 0) > 0 for r in records["train"]):
         axes.set_yscale("log")
-        # As plain numbers: to set powers of ten takes a parser of formulas.
+        # Plain numbers, as powers of ten need the slow formula parser.
         low, high = axes.get_ylim()
         axes.yaxis.set(major_formatter="{x:g}", minor_formatter="{x:g}" if high < 9 * low else "")
 
@@ -79,10 +79,10 @@ def _draw_returns(axes: Any, records: Mapping[str, list[Any]]) -> None:
 def _plot(
     axes: Any, records: Sequence[Any], name: str, style: str, label: str, **form: Any
 ) -> None:
-    """Draw a number of records over their steps."""
+    """Draw the number ``name`` of records over their steps."""
     points = [(r["step"], r["logs"][name]) for r in records if name in r["logs"]]
     if points:
-        style = "o" if style == "-" and len(points) == 1 else style  # which makes no line
+        style = "o" if style == "-" and len(points) == 1 else style  # a point makes no line
         axes.plot(*zip(*points, strict=True), style, label=label, **form)
         axes.legend()
 
@@ -90,7 +90,7 @@ def _plot(
 def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
     points = []
     for kind, style, label in (("rollout", "o-", "during training"), ("test", "D", "final test")):
-        # A rate over those episodes alone that did not crash says something else.
+        # A rate over only the episodes that did not crash is not comparable.
         rated = [r["logs"] | r for r in records[kind] if r["logs"]["Crashed"] == 0]
         rated = [r for r in rated if "Success_Rate" in r]
         if rated:
@@ -107,7 +107,7 @@ def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
         ylim=(-0.02, 1.04),
         title="Success rate, 95 % interval",
     )
-    # Returns, on an axis of their own, where they say more than the success rate.
+    # Returns, on an axis of their own, if they tell more than the success rate.
     if any(abs(r["Return"] - r["Success_Rate"]) > 0.01 for r in points):
         pairs = zip(*((r["step"], r["Return"]) for r in points), strict=True)
         returns = axes.twinx()
@@ -116,8 +116,8 @@ def _draw_success(axes: Any, records: Mapping[str, list[Any]]) -> None:
 
 
 def write_divergence(path: Path, of_demos: Mapping[str, Sequence[float]]) -> None:
-    """Draw how far replayed states are from the recorded ones, over the steps, of each
-    demonstration. ``ImportError`` where matplotlib is missing."""
+    """Draw the distances of replayed from recorded states over the steps of each demonstration.
+    Raises ``ImportError`` without matplotlib."""
     drawing = needed("matplotlib.figure", "plot", "no plot of the divergence")
     figure = drawing.Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""The records of a training, and how they lie in the ``metrics.jsonl`` of its run."""
+"""The records of a training, and their file ``metrics.jsonl`` in its run."""
 
 import json
 import time
@@ -8,18 +8,18 @@ from typing import Any
 
 Record = dict[str, Any]
 
-LARGEST = 1e13  # epoch, step or second
-TAIL = 16_384  # bytes, which hold some records
+LARGEST = 1e13  # largest epoch, step or second
+TAIL = 16_384  # bytes with at least some records
 
 
 class Recording:
-    """Something whose ``epoch`` and ``step`` its records have."""
+    """The base of trainings, whose records have their ``epoch`` and ``step``."""
 
     epoch: int
     step: int
 
     def record(self, kind: str, logs: Mapping[str, float]) -> Record:
-        """Make a record of type ``kind`` for this moment of the training."""
+        """Make a record of type ``kind`` at the present epoch and step."""
         now = {"epoch": self.epoch, "step": self.step, "time": time.time()}
         return {"type": kind, **now, "logs": dict(logs)}
 
@@ -30,7 +30,7 @@ def read_records(path: Path, last: bool = False) -> tuple[list[Record], int]:
     filled some with zeros."""
     if not path.exists():
         return [], 0
-    if not path.is_file():  # reading a pipe would wait for ever
+    if not path.is_file():  # reading a pipe would block
         raise ValueError(f"{path} is no regular file, so not the log of a run; move it away")
     records, num_damaged = [], 0
     try:

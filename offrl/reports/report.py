@@ -1,4 +1,4 @@
-"""A report of trainings: a page for browsers, the same as Markdown and CSV, and pictures."""
+"""A report of trainings: an HTML page, the same as Markdown, CSV tables, and pictures."""
 
 import base64
 import html
@@ -92,7 +92,7 @@ Block = Heading | Paragraph | Table | Picture
 
 def write_report(results: Sequence[Outcome], folder: Path, title: str = "Report") -> None:
     """Write ``report.html``, the same as ``report.md``, its numbers as CSV, the pictures, and
-    ``report.csv`` with all that is known of each training."""
+    ``report.csv`` with all data of each training."""
     scores = Scores(results)
     blocks = [Heading(title, 1), *blocks_of(scores, folder)]
     write_results(folder / CSV, results)
@@ -106,7 +106,7 @@ def write_report(results: Sequence[Outcome], folder: Path, title: str = "Report"
 
 
 def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
-    """Give what a report says, in order. Its pictures are written into a folder."""
+    """Yield the blocks of a report in order, and write its pictures into a folder."""
     pictures = write_figures(scores, folder)
     results = scores.results
     missing = [r for r in results if not r.final or r.status != FINISHED]
@@ -155,7 +155,7 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
 
 
 def _missing(results: Sequence[Outcome]) -> Table:
-    """Make a table with a row for all trainings of a task that lack for the same reason."""
+    """Make a table of missing results, with a row for trainings of a task with the same reason."""
     alike: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for r in results:
         seeds = alike.setdefault((r.task, r.status, r.why, r.repeat), {})
@@ -271,7 +271,7 @@ def as_markdown(blocks: Iterable[Block]) -> str:
 
 
 def _page(title: str, blocks: Iterable[Block], folder: Path) -> str:
-    """Write blocks as a page for browsers, with the pictures of the folder in it."""
+    """Write blocks as an HTML page with embedded pictures of the folder."""
     body = "\n".join(block.html(folder) for block in blocks)
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -282,6 +282,6 @@ def _page(title: str, blocks: Iterable[Block], folder: Path) -> str:
 
 
 def _inline(text: str) -> str:
-    """Write Markdown's bold and code in HTML."""
+    """Convert Markdown's bold and code to HTML."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)

@@ -1,4 +1,4 @@
-"""Results of trainings, in the form that reports are made of."""
+"""Results of trainings, as data for reports."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from offrl.reports.run import OWN_PARTS, Run, task_of
 
 log = logging.getLogger(__name__)
 
-CSV = "report.csv"  # of a report, which can be made again of it
+CSV = "report.csv"  # a report's data, from which it can be made again
 APART = (
     "report them apart, or give what differs another name (experiment.name, or name in the study)"
 )
@@ -27,39 +27,39 @@ SUCCESS, RETURN, NORMALISED = "success rate", "return", "normalised return"
 class Measurement:
     """The result of an evaluation."""
 
-    success: float | None  #: The rate; ``None`` where none is reported.
+    success: float | None  #: The rate; ``None`` if not reported.
     total: float  #: The mean return.
-    n: int  #: Episodes.
+    n: int  #: The number of episodes.
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A training: what was trained, with what result, or why there is none."""
+    """A training and its result, or the reason why there is none."""
 
     algorithm: str
     task: str
     seed: int
     status: str = FINISHED
     why: str = ""
-    final: Measurement | None = None  #: Of the policy that the training ended with.
-    best: Measurement | None = None  #: Of its best checkpoint.
-    #: During the training ``(step, success rate, return)``.
+    final: Measurement | None = None  #: That of the last policy.
+    best: Measurement | None = None  #: That of the best checkpoint.
+    #: Evaluations during the training, ``(step, success rate, return)``.
     curve: list[tuple[int, float | None, float]] = field(default_factory=list)
-    returns: list[float] = field(default_factory=list)  #: That count as 0 and as 100; none: as is.
+    returns: list[float] = field(default_factory=list)  #: Those that count as 0 and 100.
     steps: int = 0
     minutes: float = 0.0
     commit: str = ""
     versions: str = ""
-    search: str = ""  #: What of its settings a search has found.
+    search: str = ""  #: The settings that a search has found.
     data: str = ""  #: The fingerprint of the data.
     repeat: str = field(default="", compare=False)  #: The command that trains it.
 
 
 def each_once(found: Sequence[tuple[Outcome, str]]) -> list[Outcome]:
-    """Keep one result of each training: of two that are not finished the one with more steps.
+    """Keep one result of each training: the finished one, or that with more steps.
 
-    found: results, each with its place, for messages. Raises ``ValueError`` for two trainings that
-    cannot be told apart, or of which a mean would be taken although they are unlike.
+    found: results, each with its place, for messages. Raises ``ValueError`` for different trainings
+        that are indistinguishable, or that would be averaged although they differ.
     """
     results: dict[tuple[str, str, int], tuple[Outcome, str]] = {}
     named = _called_apart([result for result, _ in found])
@@ -73,13 +73,13 @@ def each_once(found: Sequence[tuple[Outcome, str]]) -> list[Outcome]:
                 f"seed {result.seed}: {first_place} and {place}; {APART}"
             )
         if (result.status == FINISHED, result.steps) > (first.status == FINISHED, first.steps):
-            results[of] = both  # the other one is known less well
+            results[of] = both  # the other one has less data
     _refuse_unlike(results.values())
     return [result for result, _ in results.values()]
 
 
 def _refuse_unlike(results: Iterable[tuple[Outcome, str]]) -> None:
-    """Raise ``ValueError`` unless trainings of one mean have the same data and length."""
+    """Raise ``ValueError`` unless trainings to be averaged have the same data and length."""
     firsts: dict[tuple[str, str], tuple[Outcome, str]] = {}
     for both in results:
         other, place = both
@@ -97,7 +97,7 @@ def _refuse_unlike(results: Iterable[tuple[Outcome, str]]) -> None:
 
 
 def _called_apart(results: Sequence[Outcome]) -> list[Outcome]:
-    """Name tasks that are paths of data by as much of their ends as tells them from other data."""
+    """Shorten tasks that are paths of data to ends that are still distinct."""
     paths = {(r.task, r.data) for r in results if Path(r.task).is_absolute()}
 
     def name(task: str, data: str) -> str:
@@ -111,7 +111,7 @@ def _called_apart(results: Sequence[Outcome]) -> list[Outcome]:
 
 
 def run_result(path: Path, **known: Any) -> Outcome:
-    """Read the result of the training in a run folder, but take what is ``known`` from there."""
+    """Read the result of the training in a run folder; ``known`` fields take precedence."""
     run = Run(path)
     if run.num_damaged:
         log.warning(f"{path}/metrics.jsonl: {run.num_damaged} damaged lines are left out")
@@ -122,7 +122,7 @@ def run_result(path: Path, **known: Any) -> Outcome:
     data = [entry["path"] for entry in config["train"].get("data") or []]
     is_path = len(data) == 1 and not config["experiment"].get("env")
     packages = run.provenance.get("packages", {})
-    is_whole = run.is_finished  # also one that had failed, and was gone on with
+    is_whole = run.is_finished  # also after a failure and a resume
     options = ["--config", str(run.config_file)] if is_whole else ["--resume", str(path)]
     found: dict[str, Any] = {
         "algorithm": config["experiment"]["name"],
@@ -181,7 +181,7 @@ def read_results(path: Path) -> list[Outcome]:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Write a CSV file; what is neither text nor a number is written as JSON."""
+    """Write a CSV file; values other than text and numbers become JSON."""
     with whole_file(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, columns)
         table.writeheader()
@@ -194,7 +194,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Read the rows of a CSV file. Raises ``ValueError`` if it lacks any of the ``columns``."""
-    csv.field_size_limit(sys.maxsize)  # a long curve is one field
+    csv.field_size_limit(sys.maxsize)  # curves are long fields
     with open(path, newline="", encoding="utf-8") as file:
         table = csv.DictReader(file, restval="")
         rows = list(table)

@@ -1,4 +1,4 @@
-"""Reads what became of a training, from its folder alone."""
+"""Reads the results of a training from its run folder."""
 
 import logging
 import math
@@ -14,9 +14,9 @@ from offrl.reports.records import read_records
 from offrl.tree import leaves
 
 RATES = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "n", "Return")
-# The kinds of what is read of the provenance.
+# Types of the values that are read from the provenance.
 KINDS = {"git_commit": str, "dataset_fingerprint": str, "packages": dict, "finished": int}
-# The kinds of what is read of the config, where it is there.
+# Types of the values that are read from the config, if present.
 CONFIG = {
     "experiment.name": str,
     "experiment.epoch_every_n_steps": int | None,
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 
 def length_of(config: Mapping[str, Any]) -> int:
-    """Give the number of steps or epochs that a training of such a config has."""
+    """Return the number of steps or epochs of a training with such a config."""
     if "alg_para" in config:
         return config["max_steps"]
     return config["train"].get("num_steps") or config["train"]["num_epochs"]
 
 
 def task_of(config: Mapping[str, Any]) -> str:
-    """Give what a training is of where nothing else names it: its environment, or its data."""
+    """Return the default name of a training's task: its environment, or its data."""
     if env := config.get("experiment", {}).get("env"):
         return str(env)
     data = config.get("train", {}).get("data") or []
@@ -50,20 +50,17 @@ def task_of(config: Mapping[str, Any]) -> str:
 
 
 def is_run(path: str | Path) -> bool:
-    """Say whether a folder is that of a run."""
+    """Say whether a folder is a run folder."""
     return any(Path(path).expanduser().glob("config-*.json"))
 
 
 class Run:
-    """The content of the folder of a training.
-
-    last: to read of its log the last few records alone.
-    """
+    """The content of a run folder; with ``last``, only the last few records of its log."""
 
     def __init__(self, path: str | Path, last: bool = False):
         self.path = Path(path).expanduser()
         self.config_file = sorted(self.path.glob("config-*.json"))[0]
-        if not self.config_file.is_file():  # reading a pipe would wait for ever
+        if not self.config_file.is_file():  # reading a pipe would block
             raise ValueError(f"{self.config_file} is no regular file; put the config there again")
         self.config = read_config_file(self.config_file)
         if not self.is_of_own_parts:
@@ -73,8 +70,8 @@ class Run:
         self.num_damaged = num_damaged + len(records) - len(self.records)
 
     def check_config(self, *keys: str) -> None:
-        """Raise ``ValueError`` if the config lacks any of the keys, given by their dotted paths, or
-        if a value that is read of it is of another kind."""
+        """Raise ``ValueError`` if the config lacks one of the keys (dotted paths), or a value has a
+        wrong type."""
         known = leaves(self.config)
         lacking = [key for key in keys if key not in known]
         odd = [k for k, kind in CONFIG.items() if k in known and not isinstance(known[k], kind)]
@@ -89,7 +86,7 @@ class Run:
 
     @property
     def is_of_own_parts(self) -> bool:
-        """Say whether it is that of a user's own parts, whose figures only they know."""
+        """Say whether a pipeline of user's parts made it, whose numbers have no fixed meaning."""
         return "alg_para" in self.config
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
@@ -97,13 +94,13 @@ class Run:
         return [record for record in self.records if record["type"] == kind]
 
     def logs(self, kind: str) -> dict[str, float]:
-        """Give the numbers of the last record of a type, or none if there is no such record."""
+        """Return the numbers of the last record of a type, or an empty dict."""
         found = self.of_type(kind)
         return found[-1]["logs"] if found else {}
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        """The records of evaluations during the training, all of whose episodes were run."""
+        """The records of evaluations during the training in which all episodes were run."""
         found = self.of_type("rollout")
         return [r for r in found if "Return" in r["logs"] and not r["logs"].get("Crashed")]
 
@@ -115,7 +112,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Training steps so far."""
+        """The number of training steps so far."""
         return max((record["step"] for record in self.records), default=0)
 
     @property
@@ -125,7 +122,7 @@ class Run:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """With what it was trained. What is damaged is left out, which is said."""
+        """The provenance in the config. Damaged values are left out with a warning."""
         meta = self.config.get("meta") or {}
         said = (meta.get("provenance") or {}) if isinstance(meta, dict) else meta
         known = said if isinstance(said, dict) else {"": said}
@@ -137,7 +134,7 @@ class Run:
 
     @property
     def done_of(self) -> tuple[int, int]:
-        """Count how many steps are done of how many (or epochs, if these are passes)."""
+        """Return the numbers of finished and of all steps (or epochs, if these are passes)."""
         train, per_epoch = self.config["train"], self.config["experiment"]["epoch_every_n_steps"]
         key = "step" if train.get("num_steps") or per_epoch else "epoch"
         wanted = train.get("num_steps") or train["num_epochs"] * (per_epoch or 1)
@@ -145,8 +142,8 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Say whether it has come to its end, its final tests included, as its records show. What
-        ``offrl train`` trains has a mark as well, which must say so."""
+        """Say whether it is complete, including its final tests, by its records and, for runs of
+        ``offrl train``, by a mark in the provenance."""
         mark = self.provenance.get("finished")
         is_marked = mark == length_of(self.config)
         if self.is_of_own_parts or not (is_marked or mark is None):
@@ -156,20 +153,20 @@ class Run:
         if rollout["enabled"] and {"rollout", *tests} & {r["type"] for r in self.records}:
             whole = [r for r in self.records if "Return" in r["logs"]]
             return tests <= {r["type"] for r in whole if not r["logs"].get("Crashed")}
-        # What is not evaluated, such as planners, has ended with its last epoch.
+        # Without evaluation, as for planners, it ends with the last epoch.
         done, wanted = self.done_of
         return done >= wanted and self.records[-1:] == self.of_type("epoch")[-1:]
 
 
 def _is_whole(record: Mapping[str, Any]) -> bool:
-    """Say whether what a record measures is a number, and a success rate has its return."""
+    """Say whether a record has valid numbers, and a return with a success rate."""
     logs = record["logs"]
     numbers = (logs.get(name, 0.0) for name in (*RATES, "Train_Time"))
     return all(map(math.isfinite, numbers)) and ("Return" in logs or "Success_Rate" not in logs)
 
 
 def run_facts(path: Path) -> dict[str, Any]:
-    """Give what was trained on what, how long, with which result, and how to do it again."""
+    """Return a summary of a run: algorithm, data, length, results, and the command to repeat it."""
     run = Run(path)
     config = run.config
     if run.is_of_own_parts:

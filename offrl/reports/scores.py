@@ -1,4 +1,4 @@
-"""Sums up results of several seeds and tasks, by Agarwal et al., 2021 (arXiv:2108.13264)."""
+"""Summarises results of several seeds and tasks (Agarwal et al., 2021, arXiv:2108.13264)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,28 +11,28 @@ import numpy as np
 
 from offrl.reports.results import NORMALISED, RETURN, SUCCESS, Outcome
 
-REPS = 2000  # samples of a bootstrap
+REPS = 2000  # bootstrap samples
 LEVEL = 0.05
 
-#: A value, and the ends of its 95 % interval, which are NaN where a single seed gives none.
+#: A value and the ends of its 95 % interval, which are NaN for a single seed.
 Interval = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two algorithms on the same tasks."""
+    """The comparison of two algorithms on the same tasks."""
 
     first: str
     second: str
-    #: The probability that a training of the first one is better, 0.5 where they are alike.
+    #: The probability that a training of the first one is better; 0.5 if they are equal.
     improvement: Interval
-    #: How probable a difference as large is by chance, somewhere among all pairs of the report.
+    #: The p-value: the chance of a difference as large among any of the report's pairs.
     p: float
-    least_p: float  #: The p of the largest difference that so few seeds can have.
+    least_p: float  #: The least p-value that so few seeds can have.
 
     @property
     def verdict(self) -> str:
-        """Say which is better, in words, if that can be said."""
+        """Write which algorithm is better, if that is significant."""
         if self.least_p > LEVEL:
             return "too few seeds to order them"
         if self.p > LEVEL:
@@ -43,7 +43,7 @@ class Comparison:
 class Scores:
     """The scores of trainings, by algorithm, task and seed.
 
-    of: which policy of a training counts: ``"final"`` or ``"best"``.
+    of: the policy of a training that counts: ``"final"`` or ``"best"``.
     """
 
     def __init__(self, results: Sequence[Outcome], of: str = "final"):
@@ -60,10 +60,10 @@ class Scores:
                 self._scores.setdefault((result.algorithm, result.task), {})[result.seed] = score
 
     def number(self, result: Outcome, success: float | None, total: float) -> float:
-        """Give what counts on a result's task of a success rate and a mean return."""
+        """Return the score on a result's task for a success rate and a mean return."""
         measure = self.measures[result.task]
         if measure == SUCCESS:
-            return success or 0.0  # some say nothing until there is one
+            return success or 0.0  # some report success only when it occurs
         if measure == NORMALISED:
             low, high = result.returns
             return 100 * (total - low) / (high - low)
@@ -81,7 +81,7 @@ class Scores:
 
     @cached_property
     def means(self) -> dict[tuple[str, str], Interval]:
-        """The mean over seeds of each algorithm on each task where it has results."""
+        """The mean over seeds, by algorithm and task with results."""
 
         def mean(scores: list[float]) -> Interval:
             numbers = _estimates(np.array(scores)[:, None], lambda x: x.mean(axis=0))
@@ -91,13 +91,13 @@ class Scores:
 
     @cached_property
     def common(self) -> list[str]:
-        """The tasks on which the same algorithms have results. Where some lack a task, those tasks
-        and algorithms that have most trainings."""
+        """The tasks on which all compared algorithms have results. If some lack tasks, the choice
+        of tasks and algorithms with most trainings."""
         done = {a: [t for t in self.tasks if self.of(a, t)] for a in self.algorithms}
         ordered = sorted(filter(done.get, done), key=lambda a: -len(done[a]))
         tasks: list[str] = []
         most = 0
-        # One algorithm alone only if there is no other: it could be compared with none.
+        # A single algorithm only if there is no other, as it cannot be compared.
         for number in range(len(ordered), min(len(ordered), 2) - 1, -1):
             shared = [t for t in self.tasks if all(t in done[a] for a in ordered[:number])]
             seeds = [min((len(self.of(a, t)) for t in shared), default=0) for a in ordered[:number]]
@@ -119,14 +119,14 @@ class Scores:
         ]
 
     def matrix(self, algorithm: str) -> np.ndarray:
-        """Give scores ``[seeds, tasks]`` on the common tasks, of as many seeds as each has."""
+        """Return scores ``[seeds, tasks]`` on the common tasks, for as many seeds as all have."""
         columns = [self.of(algorithm, task) for task in self.common]
         num_seeds = min(map(len, columns))
         return np.array([column[:num_seeds] for column in columns]).T
 
     @cached_property
     def aggregates(self) -> dict[str, dict[str, Interval]]:
-        """By algorithm the interquartile mean, the mean, and of several tasks their median."""
+        """The interquartile mean, the mean and, for several tasks, their median, by algorithm."""
         from rliable import metrics
 
         measures = {"interquartile mean": metrics.aggregate_iqm, "mean": metrics.aggregate_mean}
@@ -152,7 +152,7 @@ class Scores:
 
     @cached_property
     def ranked(self) -> list[str]:
-        """The algorithms on the common tasks: first those whose trainings are better than most."""
+        """The algorithms on the common tasks, those whose trainings are better most often first."""
         matrices = {a: self.matrix(a) for a in self.compared}
         better = {
             a: sum(improvement(own, other) for other in matrices.values())
@@ -170,13 +170,13 @@ class Scores:
                 bootstrap = StratifiedIndependentBootstrap(x, y)
                 low, high = bootstrap.conf_int(improvement, REPS, method="percentile")[:, 0]
         p = self.chances[frozenset((first, second))]
-        # Where scores are equal, the other end may be less far from the mean, and not count.
+        # With ties, the other tail may be nearer to the mean, and not count.
         least = min(p, len(self.chances) * _least_chance(len(x), len(y), x.shape[1]))
         return Comparison(first, second, (value, float(low), float(high)), p, least)
 
     @cached_property
     def chances(self) -> dict[frozenset[str], float]:
-        """The p of each pair, corrected for their number (Holm, 1979)."""
+        """The p-value of each pair, corrected for their number (Holm, 1979)."""
         pairs = [*combinations(self.compared, 2)]
         found = np.array([chance(self.matrix(a), self.matrix(b)) for a, b in pairs])
         order = np.argsort(found, kind="stable")
@@ -186,7 +186,7 @@ class Scores:
         }
 
     def pairs(self) -> np.ndarray:
-        """Give the probability that each algorithm (row) is better than each other one (column)."""
+        """Return the probability that each algorithm (row) is better than each other (column)."""
         table = np.full((len(self.ranked), len(self.ranked)), 0.5)
         for (i, j), found in zip(combinations(range(len(table)), 2), self.comparisons, strict=True):
             table[i, j], table[j, i] = found.improvement[0], 1 - found.improvement[0]
@@ -201,17 +201,17 @@ def improvement(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def chance(x: np.ndarray, y: np.ndarray) -> float:
-    """Compute the probability that two algorithms that are alike, ``[seeds, tasks]``, differ as
-    much as these or more: the exact test of permutations of the trainings of each task, with the
-    sum of their ranks (Wilcoxon; van Elteren for several tasks)."""
-    found, ways = 0, np.ones(1)  # the ways to have each sum of ranks
+    """Compute the p-value of a difference of two algorithms, ``[seeds, tasks]`` each: the exact
+    permutation test of the rank sum of trainings in each task (Wilcoxon; van Elteren for several
+    tasks)."""
+    found, ways = 0, np.ones(1)  # number of ways for each sum of ranks
     for own, others in zip(x.T, y.T, strict=True):
         scores = np.concatenate([own, others])
-        # Twice the rank, so that those of equal scores are whole numbers.
+        # Twice the rank, so that ranks of ties are integers.
         ranks = 2 * (scores[:, None] > scores).sum(1) + (scores[:, None] == scores).sum(1)
         found += ranks[: len(own)].sum()
         of_size = np.zeros((len(own) + 1, ranks.sum() + 1))
-        of_size[0, 0] = 1  # by size, the sets of trainings with each sum
+        of_size[0, 0] = 1  # number of sets by size and sum
         for rank in ranks:
             of_size[1:, rank:] += of_size[:-1, :-rank]
         ways = np.convolve(ways, of_size[-1])
@@ -221,7 +221,7 @@ def chance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def needed_seeds(num_tasks: int = 1, num_pairs: int = 1) -> int:
-    """Count how many seeds of each of some algorithms can order a pair of them at all."""
+    """Return the least number of seeds with which a pair of algorithms can differ significantly."""
     return next(n for n in range(2, 100) if num_pairs * _least_chance(n, n, num_tasks) <= LEVEL)
 
 
@@ -230,7 +230,7 @@ def _least_chance(num_seeds: int, num_others: int, num_tasks: int) -> float:
 
 
 def _measure(results: Sequence[Outcome]) -> str:
-    """Choose the measure of a task: success rates, if any succeeded or only failures are known."""
+    """Choose the measure of a task: success rates, if any is positive or there is no other."""
     found = [(m.success, m.total) for r in results for m in (r.final, r.best) if m]
     found += [(rate, total) for result in results for _, rate, total in result.curve]
     rates = [rate for rate, _ in found if rate is not None]
@@ -259,7 +259,7 @@ def _interval(numbers: np.ndarray) -> Interval:
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """Let a bootstrap draw the same every time. (It draws from NumPy's own generator.)"""
+    """Seed a bootstrap, which uses NumPy's global generator."""
     before = np.random.get_state()
     np.random.seed(0)
     try:

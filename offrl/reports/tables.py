@@ -22,11 +22,11 @@ class FinalRow:
     last: Interval | None  #: The last policies: the mean over seeds, with its interval.
     best: Interval | None  #: The best checkpoints.
     over_episodes: Interval | None  #: The success rate of the last policies over all episodes.
-    num_seeds: int  #: With a result.
+    num_seeds: int  #: The number of seeds with a result.
     of_seeds: int
-    episodes: str  #: Of each test.
+    episodes: str  #: The number of episodes of each test.
     steps: str
-    minutes: float | None  #: The median.
+    minutes: float | None  #: The median minutes of training.
 
     @property
     def row(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _rate(tests: Sequence[Measurement]) -> Interval | None:
 
 
 def _each(numbers: Iterable[int]) -> str:
-    """List the different ones of some numbers."""
+    """List the distinct numbers as text."""
     return "/".join(map(str, sorted({*numbers}))) or "-"
 
 
@@ -94,7 +94,7 @@ def write_numbers(scores: Scores, folder: Path) -> None:
 
 
 def _columns(intervals: Mapping[str, Interval | None]) -> dict[str, float | str]:
-    """Give values and the ends of their intervals as columns; empty where there is none."""
+    """Return values and ends of their intervals as columns; empty if there are none."""
     row: dict[str, float | str] = {}
     for name, interval in intervals.items():
         numbers = interval or (nan,) * 3

@@ -17,27 +17,27 @@ from offrl.robomimic.configs import upgrade_config
 from offrl.studies.config import ConfigEntry, DatasetEntry, StudyConfig
 from offrl.tree import merge, short_key
 
-# What a training in a study does otherwise than one alone, where nothing says how: as many as there
-# are cores run side by side, and share the simulators' time. That a file is offrl's is known before
+# Defaults of trainings in a study that differ from those of single ones: as many as there are cores
+# run side by side, and share the simulators' time. Whether a file is robomimic's is decided before
 # the study adds keys to it.
 DEFAULTS = {"experiment": {"rollout": {"num_workers": 1}}, "train": {"mask_padded_steps": True}}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A training of a study."""
+    """One training of a study."""
 
-    name: str  #: Its folder below the study's.
+    name: str  #: The name of its folder below the study's.
     config: str  #: The name of the config.
     dataset: str  #: The name of the data.
     seed: int
     returns: Sequence[float] = ()  #: The returns on its task that count as 0 and as 100.
-    #: The settings that tell it from others of its config: the grid's values, and those that a scan
-    #: of robomimic's notes, but for seeds.
+    #: The settings that distinguish it from others of its config: values of the grid and of a
+    #: robomimic scan, except seeds.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    search: str = ""  #: The settings that a search has found, in words.
-    content: Mapping[str, Any] = field(default_factory=dict)  #: Of its config.
-    problem: str = ""  #: Why it cannot be trained.
+    search: str = ""  #: The settings that a search has found, as text.
+    content: Mapping[str, Any] = field(default_factory=dict)  #: The content of its config.
+    problem: str = ""  #: The reason why it cannot be trained.
 
 
 @dataclass(frozen=True)
@@ -46,29 +46,29 @@ class SearchResult:
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     words: str = ""
-    problem: str = ""  #: Why there are no settings.
+    problem: str = ""  #: The reason why there are no settings.
 
 
 @dataclass(frozen=True)
 class StudiedConfig:
-    """A config of a study: one file of an entry, or the problem with it."""
+    """A config of a study: one file of an entry, or the problem with that."""
 
-    name: str  #: Configs of one scan of robomimic's share it; their settings tell them apart.
+    name: str  #: Configs of one robomimic scan share it; their settings differ.
     folder: str  #: The beginning of the names of its cells' folders.
     set: Mapping[str, Any]
     content: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 1
-    base: str = ""  #: The name of the file that a scan of robomimic's varies, if this is of one.
-    scanned: Mapping[str, Any] = field(default_factory=dict)  #: The values that the scan chose.
+    base: str = ""  #: The file that a robomimic scan varies, if any.
+    scanned: Mapping[str, Any] = field(default_factory=dict)  #: The scan's values.
     problem: str = ""
 
 
 class Plan:
-    """The trainings that a study stands for.
+    """The trainings of a study.
 
-    beside: the folder of the study's file, where its configs and data are looked for.
+    beside: the folder of the study's file, in which its configs and data are found.
 
-    Raises ``ValueError`` for files of one entry with unlike seeds, if the study has its own.
+    Raises ``ValueError`` if files of one entry have different seeds, and the study has its own.
     """
 
     def __init__(self, study: StudyConfig, beside: Path):
@@ -81,14 +81,12 @@ class Plan:
         if strange := [name for name in space if name not in named]:
             known = ", ".join(named)
             raise ValueError(f"search.space.{strange[0]}: no such config; there are {known}")
-        #: The configs that are searched for, by their names.
+        #: The configs with a search, by their names.
         self.searched = {name: config for name, config in named.items() if name in space}
 
     def cells(self, found: Mapping[str, SearchResult] | None = None) -> list[Cell]:
-        """List the cells, each once.
-
-        found: the result of the search for each config, by its name.
-        """
+        """List the cells, each once, with ``found``, the search's result for each config by its
+        name."""
         study = self.study
         cells: dict[str, Cell] = {}
         every_data: list[DatasetEntry | None] = [*study.datasets] or [None]
@@ -111,7 +109,7 @@ class Plan:
         return list(cells.values())
 
     def trial(self, config: StudiedConfig, number: int, values: Mapping[str, Any]) -> Cell:
-        """Give the training of a trial of the search for a config."""
+        """Make the cell of a trial in the search for a config."""
         study, search = self.study, self.study.search
         assert search is not None
         data = search.dataset
@@ -129,7 +127,7 @@ class Plan:
                     f"configs: no file matches {shown(entry.config)}, beside the study or shipped"
                 )
         found = [_read(file, entry, self.beside) for file in files]
-        # robomimic writes a scan beside the file that it varies.
+        # robomimic writes scans beside the file that they vary.
         bases = {config.base for config in found if config.base != config.folder}
         found = [config for config in found if config.folder not in bases]
         seeds = {config.seed for config in found if config.content}
@@ -150,7 +148,7 @@ class Plan:
         settings: Sequence[Mapping[str, Any]],
         values: Mapping[str, Any],
     ) -> Cell:
-        """Lay ``settings`` over a config, or say what is wrong with it."""
+        """Make a cell of a config and ``settings``, or one with its ``problem``."""
         returns = (data.returns if data else None) or ()
         varied = {k: v for k, v in config.scanned.items() if not _is_seed(k)} | dict(values)
         dataset = data.called if data else ""
@@ -209,10 +207,10 @@ def _text(value: Any) -> str:
 
 
 def data_path(data: DatasetEntry, beside: Path) -> Path:
-    """Say where a dataset is, or where ``collect`` makes it, seen from the working folder."""
+    """Return the path of a dataset, or of one to ``collect``, from the working folder."""
     given = Path(data.path).expanduser()
     own = beside / given
-    if re.match(r"\w+:", data.path):  # no path, but a name, such as one of Minari's
+    if re.match(r"\w+:", data.path):  # a name and no path, such as one of Minari's
         return Path(data.path)
     if data.collect is not None or own.exists():
         found = own.resolve()

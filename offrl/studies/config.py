@@ -12,7 +12,7 @@ from offrl.config.section import Bounds, Count, FreeMap, Map, Section
 from offrl.registry import shown
 from offrl.tree import leaves
 
-# What a study says of its cells itself.
+# Keys that a study sets itself.
 OWN = {
     "train.seed": "name seeds in the study",
     "train.output_dir": "name output in the study",
@@ -23,7 +23,7 @@ Values = Annotated[list[Any], Field(min_length=1)]
 
 
 class Entry(Section):
-    """An entry of a list in a study file. A text alone stands for its key ``KEY``."""
+    """An entry of a list in a study file. A plain text is the value of its ``KEY``."""
 
     KEY: ClassVar[str] = ""
 

@@ -1,4 +1,4 @@
-"""Finds the results of trainings in folders of runs, of studies and of reports."""
+"""Finds results of trainings in folders of runs, studies and reports."""
 
 import json
 import logging
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 def results_of(paths: Iterable[str | Path]) -> list[Outcome]:
     """Read the results in folders of runs, studies and reports, or of the runs and studies below.
 
-    Each result comes once. Raises ``FileNotFoundError`` for a folder that holds none, and
-    ``ValueError`` for trainings that cannot be told apart, or that no mean may hold.
+    Each result is listed once. Raises ``FileNotFoundError`` for a folder without results, and
+    ``ValueError`` for trainings that are indistinguishable or cannot be averaged.
     """
     found: list[tuple[Outcome, str]] = []
     for path in (Path(path).expanduser() for path in paths):
@@ -41,7 +41,7 @@ def _found(path: Path) -> list[Outcome]:
         return [_of_its_study(path) or run_result(path)]
     studies = [table.parent for table in sorted(path.glob(f"**/{TABLE}")) if table.is_file()]
     runs = sorted({config.parent for config in path.glob("**/config-*.json")})
-    runs = [run for run in runs if not run.name.startswith(".")]  # which is being made
+    runs = [run for run in runs if not run.name.startswith(".")]  # still being made
     runs = [run for run in runs if not any(study in run.parents for study in studies)]
     unknown = [run for run in runs if Run(run, last=True).is_of_own_parts]
     for run in unknown:
@@ -68,13 +68,13 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Outcome:
         known["task"] = row["dataset"]
     if row["status"] == FAILED:
         known |= {"status": FAILED, "why": row["why"]}
-    if run := run_of(study / row["cell"]):  # which may have gone on since the table was written
+    if run := run_of(study / row["cell"]):  # it may be newer than the table
         return run_result(run, **known)
     return Outcome(**{"task": "", "status": WAITING, **known})
 
 
 def _of_its_study(path: Path) -> Outcome | None:
-    """Read the result of a run by itself under the name in the study that began it, if one did."""
+    """Read the result of a single run by its name in the study that started it, if any."""
     cell = path.resolve().parent
     if not (cell.parent / TABLE).is_file() or run_of(cell) != path.resolve():
         return None

@@ -30,9 +30,9 @@ from offrl.tree import differences, merge
 log = logging.getLogger(__name__)
 
 POLL_S = 0.3
-STOP_S = 60.0  # which a training has to save itself
+STOP_S = 60.0  # seconds for a training to save itself
 ERROR = "offrl: error: "
-# `offrl train` as a child that ends with its parent, whatever ends that.
+# `offrl train` as a child that always ends with its parent.
 PROGRAM = (
     "import sys; from offrl.processes import end_with; end_with(int(sys.argv.pop(1))); "
     "sys.path.append(sys.argv.pop(1)); from offrl.__main__ import main; sys.exit(main())"
@@ -42,8 +42,8 @@ PROGRAM = (
 class LocalTraining:
     """A cell's training in a process that ends with this one; its messages go to ``log.txt``.
 
-    num_threads: the threads that it computes with.
-    modules: the folder where modules of a user's own lie.
+    num_threads: the number of its threads.
+    modules: the folder of a user's own modules.
     """
 
     def __init__(self, folder: Path, run: Path | None, num_threads: int, modules: Path):
@@ -57,11 +57,11 @@ class LocalTraining:
             stdin=subprocess.DEVNULL,
             stdout=self._messages,
             stderr=self._messages,
-            start_new_session=True,  # what comes from the terminal is the parent's
+            start_new_session=True,  # the parent handles terminal signals
         )
 
     def outcome(self) -> str | None:
-        """Say why it failed; empty if it came to its end, ``None`` as long as it runs."""
+        """Return the reason for a failure; empty on success, ``None`` while it runs."""
         code = self._process.poll()
         if not code:
             return None if code is None else ""
@@ -73,7 +73,7 @@ class LocalTraining:
         return f"{errors[-1]} {lines[-1]}" if errors[-1].endswith(":") else errors[-1]
 
     def stop(self) -> None:
-        """Tell it to save itself and to end."""
+        """Ask it to save itself and end."""
         if self._process.poll() is None:
             self._process.terminate()
 
@@ -93,19 +93,19 @@ Job = LocalTraining | RemoteTraining
 
 @dataclass
 class CellRunner:
-    """Trains the cells of a study. A cell has one run folder for ever, and goes on there."""
+    """Trains the cells of a study. A cell has a fixed run folder, where it is resumed."""
 
     output: Path  #: The folder of the study.
-    num_jobs: int  #: The trainings that run at a time, at most.
-    #: Starts the training of a cell, by its folder and, to go on with it, its run.
+    num_jobs: int  #: The largest number of simultaneous trainings.
+    #: Starts the training of a cell, by its folder and, to resume it, its run.
     start: Callable[[Path, Path | None], Job]
-    command: str  #: Does all this again.
+    command: str  #: The command that repeats the study.
 
     def run(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-        """Train what is not finished, and give the rows of ``study.csv``, which is kept up to date.
+        """Train unfinished cells, and return the rows of ``study.csv``, which is kept up to date.
 
-        Cells that fail leave the others to go on, and those that cannot begin are reported first.
-        Raises ``ValueError`` if one was begun with other settings, before anything is written.
+        Other cells go on if one fails; those that cannot begin are reported first. Raises
+        ``ValueError``, before anything is written, if one was begun with other settings.
         """
         writable_folder(self.output)
         with locked(self.output, "another process is running a study there"):
@@ -118,7 +118,7 @@ class CellRunner:
                     f"cells: {len(cells)}, of which {len(finished)} are finished and {begun} begun,"
                     f" {self.num_jobs} at a time, in {self.output}"
                 )
-                unable: dict[str, list[str]] = {}  # the names of cells, by what is wrong with them
+                unable: dict[str, list[str]] = {}  # names of cells by their problems
                 for cell in cells:
                     if why := problems[cell.name]:
                         unable.setdefault(self._noted(cell, why), []).append(cell.name)
@@ -132,7 +132,7 @@ class CellRunner:
                         return
                     says = f"failed: {why}" if why else result_line(cell, self.output)
                     log.info(f"{cell.name}: {says}")
-                    with suppress(OSError):  # of a full disk, which the cells meet as well
+                    with suppress(OSError):  # on a full disk, cells fail as well
                         write_table(self.output, cells, self.command)
 
                 self.run_each(iter(able), len(able), ended)
@@ -147,10 +147,10 @@ class CellRunner:
         ended: Callable[[Cell, str], None],
         watch: Callable[[Cell, Job], None] = lambda cell, job: None,
     ) -> None:
-        """Train the cells as they come.
+        """Train cells from an iterator.
 
-        ended: called for each cell that has ended, with the reason if it failed.
-        watch: called now and then for each cell that runs.
+        ended: called for each ended cell, with the reason of a failure or ``""``.
+        watch: called regularly for each running cell.
         """
         running: dict[str, tuple[Cell, Job]] = {}
         num_done = 0
@@ -188,10 +188,10 @@ class CellRunner:
                     job.close()
 
     def problem(self, cell: Cell) -> str:
-        """Say why a cell cannot be trained, if so; ``ValueError`` if begun with other settings."""
+        """Return why a cell cannot be trained; ``ValueError`` if begun with other settings."""
         folder = self.output / cell.name
         run = read_run(folder)
-        if run is None or cell.problem:  # which is none of a training that came to its end before
+        if run is None or cell.problem:  # ``cell.problem`` does not matter for a finished run
             return "" if run and run.is_finished else problem_of(cell)
         try:
             changed = _changed(cell, folder / CONFIG, run)
@@ -207,7 +207,7 @@ class CellRunner:
         return ""
 
     def _begin(self, cell: Cell) -> Job | str:
-        """Start a cell, or say why it cannot be; empty if it is finished."""
+        """Start a cell, or return why that is impossible; empty if it is finished."""
         folder = self.output / cell.name
         if why := self.problem(cell):
             return why
@@ -223,7 +223,7 @@ class CellRunner:
             return str(error)
 
     def _noted(self, cell: Cell, why: str) -> str:
-        """Write down and return why a cell failed, if so: one whose tests are done has not."""
+        """Write and return the reason why a cell failed; none if its tests are done."""
         folder = self.output / cell.name
         run = read_run(folder)
         if run and run.is_finished:
@@ -249,7 +249,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def problem_of(cell: Cell) -> str:
-    """Say why the content of a cell is no config; empty if it is one."""
+    """Return why the content of a cell is no valid config; empty if it is one."""
     if not cell.problem:
         try:
             config_from_content(cell.content)
@@ -259,7 +259,7 @@ def problem_of(cell: Cell) -> str:
 
 
 def _changed(cell: Cell, begun_with: Path, run: Run) -> str:
-    """Name what has changed in a cell's config or in its data since it was begun."""
+    """Return the changes of a cell's config or data since it was begun."""
     config = config_from_content(cell.content)
     paths = [entry.path for entry in config.train.data or []]
     known = run.provenance.get("dataset_fingerprint")
@@ -273,7 +273,7 @@ def _changed(cell: Cell, begun_with: Path, run: Run) -> str:
 
 
 def _comparable(config: Config) -> dict[str, Any]:
-    """Give the content of a config without the places of its data and runs."""
+    """Return the content of a config without the paths of data and runs."""
     content = config.to_dict()
     del content["train"]["output_dir"], content["meta"]
     files = enumerate(content["train"]["data"] or [])

@@ -1,4 +1,4 @@
-"""Searches for the best settings of configs, with Optuna, by trainings that are cells."""
+"""Searches for the best settings of configs with Optuna; each trial is a cell."""
 
 import logging
 import math
@@ -21,13 +21,13 @@ STORAGE = "search.db"
 
 
 def search(plan: Plan, runner: CellRunner) -> dict[str, SearchResult]:
-    """Search for the best settings of each config, and give them by its name.
+    """Search for the best settings of each config, and return them by its name.
 
-    The first training has the config's own values, as far as the space has them. Other proposals
-    come from a tree of Parzen estimators (Bergstra et al., 2011); a training that is worse than the
-    median of the earlier ones after as many epochs is pruned. The best training is the one whose
-    last evaluation has the highest success rate, of equal ones the highest return. All is kept in
-    ``search.db``, by which an interrupted search goes on, until a cell begins with its result.
+    The first trial has the config's own values, if the space contains them. Others come from a
+    tree-structured Parzen estimator (Bergstra et al., 2011); a trial that is worse than the median
+    of earlier ones at the same epoch is pruned. The best trial has the highest success rate in its
+    last evaluation, and of equal ones the highest return. ``search.db`` holds the trials, from
+    which an interrupted search resumes, until a cell begins with the result.
     """
     optuna = needed("optuna", "tune", "a search needs Optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -48,8 +48,8 @@ def search(plan: Plan, runner: CellRunner) -> dict[str, SearchResult]:
 
 
 def _in_turn(searches: Sequence["_Search"]) -> Iterator[Cell]:
-    """Propose a trial of each, then the next one of each: no core waits for the last ones of a
-    config, and proposals know the earlier trials."""
+    """Propose a trial of each search in turn, so that no core idles at the end of one, and
+    proposals know earlier trials."""
     while any(search.todo for search in searches):
         yield from (search.propose() for search in searches if search.todo)
 
@@ -57,8 +57,8 @@ def _in_turn(searches: Sequence["_Search"]) -> Iterator[Cell]:
 class _Search:
     """The search for one config.
 
-    is_over: says that a cell has begun with what it found.
-    todo: the number of trials that are due.
+    is_over: true if a cell has begun with its result.
+    todo: the number of trials left.
     """
 
     def __init__(
@@ -69,22 +69,22 @@ class _Search:
         self.plan, self.config, self.output = plan, config, runner.output
         self.options = plan.study.search
         self.space = self.options.space[config.name]
-        self.trials: dict[str, Any] = {}  # that run, by the names of their cells
-        self.told: dict[str, set[int]] = {}  # the epochs whose evaluations are known of each
+        self.trials: dict[str, Any] = {}  # running ones, by names of cells
+        self.told: dict[str, set[int]] = {}  # epochs reported to Optuna, by cells
         self.pruned: set[str] = set()
-        self.why = ""  # of the last training that failed
+        self.why = ""  # reason of the last failed trial
         self.optimization = self._load()
         over = self.optimization.get_trials(states=(self.states.COMPLETE, self.states.PRUNED))
         self.todo = max(0, self.options.trials - len(over))
         if is_over and self.todo:
             log.info(f"{config.name}: no more trials: cells have begun with what its search found")
             self.todo = 0
-        # Those that an earlier process left.
+        # Trials that an earlier process left.
         self.left = self.optimization.get_trials(deepcopy=False, states=(self.states.RUNNING,))
 
     def _load(self) -> Any:
-        """Load what is known of the trials; more trials are welcome. Raises ``ValueError`` if it is
-        of a search for something else, of which a training has begun."""
+        """Load the stored trials, of which there may be fewer than asked for. Raises ``ValueError``
+        if a search with other settings has begun."""
         name, config = self.config.name, self.config
         no_matter: Any = {"trials": True, "dataset": {"name", "collect", "returns"}}
         options = self.options.model_dump(mode="json", exclude=no_matter)
@@ -115,7 +115,7 @@ class _Search:
             self.optuna.delete_study(study_name=name, storage=storage)
             found = self.optuna.create_study(**known)
         if not found.trials:
-            # The config's own values of what is searched, as far as the space has them.
+            # The config's own values of the searched keys, if the space contains them.
             cell = self.plan.trial(config, 0, {})
             own = {} if problem_of(cell) else leaves(config_from_content(cell.content).to_dict())
             keys = self.space.keys() & own.keys()
@@ -127,7 +127,7 @@ class _Search:
         return self.plan.trial(self.config, trial.number, trial.params)
 
     def best(self) -> SearchResult:
-        """Give the settings of the best trial, if one came to its end."""
+        """Return the settings of the best trial, if one was completed."""
         if not self._complete:
             why = f": {self.why}" if self.why else f", see {self.output / 'search'}"
             return SearchResult(problem=f"no training of its search came to its end{why}")
@@ -141,17 +141,17 @@ class _Search:
 
     @property
     def _complete(self) -> list[Any]:
-        """The trials that came to their end."""
+        """The completed trials."""
         return self.optimization.get_trials(deepcopy=False, states=(self.states.COMPLETE,))
 
     def propose(self) -> Cell:
-        """Give the cell of the next trial."""
+        """Return the cell of the next trial."""
         self.todo -= 1
         if self.left:
             trial = self.optuna.trial.Trial(self.optimization, self.left.pop(0)._trial_id)
         else:
             trial = self.optimization.ask()
-        # What is drawn depends on the number of the trial, and not on when it is asked for.
+        # Draws depend on the number of the trial, not on the time of the request.
         seed = self.options.seed + 1000 * trial.number
         self.optimization.sampler = self.optuna.samplers.TPESampler(seed=seed)
         values = {key: _suggested(trial, key, space) for key, space in self.space.items()}
@@ -161,7 +161,7 @@ class _Search:
         return cell
 
     def watch(self, cell: Cell, job: Job) -> None:
-        """Tell Optuna of each evaluation of a cell that runs, and prune it if Optuna says so."""
+        """Report a running cell's evaluations to Optuna, and stop it if Optuna prunes it."""
         trial, told = self.trials[cell.name], self.told[cell.name]
         evaluations = self._evaluations(cell)
         for epoch in sorted(evaluations.keys() - told):  # pruning judges the latest epoch
@@ -172,7 +172,7 @@ class _Search:
                 job.stop()
 
     def ended(self, cell: Cell, why: str) -> None:
-        """Tell Optuna of the result of a cell, or that it failed."""
+        """Report the result of a cell, or its failure, to Optuna."""
         values = self._evaluations(cell, has_ended=True)
         if cell.name in self.pruned:
             says, outcome = "pruned", {"state": self.states.PRUNED}
@@ -185,12 +185,12 @@ class _Search:
         self.optimization.tell(self.trials[cell.name], **outcome)
         has_failed = outcome.get("state") == self.states.FAIL
         could_train = why and run_of(self.output / cell.name)
-        if has_failed and not (could_train or self._complete):  # nor will the others
+        if has_failed and not (could_train or self._complete):  # others will fail, too
             self.todo = 0
 
     def _evaluations(self, cell: Cell, has_ended: bool = False) -> dict[int, float]:
-        """Give what the search maximises, by the epoch: the score of evaluations; of trainings
-        without any the negative validation loss, or the return of episodes."""
+        """Return the objective by epochs: the score of evaluations or, without any, the negative
+        validation loss or the return of episodes."""
         run = read_run(self.output / cell.name)
         if run is None:
             return {}
@@ -202,7 +202,7 @@ class _Search:
 
 
 def _score(logs: Mapping[str, float]) -> float:
-    """Give the success rate, if any; the return adds less than one episode's success."""
+    """Return the success rate, if any, plus the return, scaled below one episode's success."""
     share = 0.5 + math.atan(logs["Return"]) / math.pi
     return logs.get("Success_Rate", 0.0) + share / (2 * logs["n"])
 

@@ -1,4 +1,4 @@
-"""Reads the state of a study's cells, and writes a row for each into ``study.csv``."""
+"""Reads the state of a study's cells, and writes ``study.csv`` with a row for each."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,11 +9,11 @@ from offrl.reports.run import Run, is_run
 from offrl.studies.cells import Cell
 
 TABLE = "study.csv"
-CONFIG = "config.json"  # of a cell, as it was begun
-WHY = "failed.txt"  # of a cell: why its training ended
+CONFIG = "config.json"  # a cell's config when it was begun
+WHY = "failed.txt"  # reason why a cell's training failed
 FIRST = ("cell", "config", "algorithm", "dataset", "seed")
 MEASURED = ("Success_Rate", "Success_Rate_Low", "Success_Rate_High", "Return", "Horizon", "n")
-TESTS = {"test": "best", "test_last": "last"}  # the records of final tests, and of which policy
+TESTS = {"test": "best", "test_last": "last"}  # records of final tests, and their policies
 LAST = (
     *("status", "why", "steps", "of_steps"),
     *(f"{which}_{name.lower()}" for which in TESTS.values() for name in MEASURED),
@@ -22,7 +22,7 @@ LAST = (
 
 
 def run_of(folder: Path) -> Path | None:
-    """Find the run folder of a cell, if begun: the first that is finished, else the newest."""
+    """Find the run folder of a begun cell: the first finished one, else the newest."""
     runs = [path for path in sorted(folder.glob("[!.]*")) if is_run(path)]
     if len(runs) < 2:
         return runs[0] if runs else None
@@ -30,16 +30,16 @@ def run_of(folder: Path) -> Path | None:
 
 
 def read_run(folder: Path, last: bool = False) -> Run | None:
-    """Read the run of a cell, if it has begun; with ``last`` the last few records alone."""
+    """Read the run of a cell, if it has begun; with ``last`` only its last few records."""
     path = run_of(folder)
     return Run(path, last) if path else None
 
 
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:
-    """Make the row of a cell, of all that is known of it."""
+    """Make the row of a cell in ``study.csv``."""
     row: dict[str, Any] = {
         **dict.fromkeys((*FIRST, *cell.settings, *LAST), ""),
-        **cell.settings,  # none of which takes the place of what is known
+        **cell.settings,  # later keys take precedence
         **{"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed},
         **{"algorithm": cell.content.get("algo_name", ""), "returns": list(cell.returns)},
         **{"search": cell.search, "status": WAITING},
@@ -62,7 +62,7 @@ def row_of(cell: Cell, output: Path) -> dict[str, Any]:
 
 
 def result_line(cell: Cell, output: Path) -> str:
-    """Put the result of a finished cell into words."""
+    """Write a line about the result of a finished cell."""
     row = row_of(cell, output)
     known = ((x, row[f"{x}_success_rate"], row[f"{x}_return"]) for x in reversed(TESTS.values()))
     tests = [(which, rate, total) for which, rate, total in known if total != ""]
@@ -74,7 +74,7 @@ def result_line(cell: Cell, output: Path) -> str:
 
 
 def write_table(output: Path, cells: Iterable[Cell], command: str) -> list[dict[str, Any]]:
-    """Write ``study.csv``, and give its rows; ``command`` trains the cells."""
+    """Write ``study.csv``, and return its rows; ``command`` trains the cells."""
     rows = [row_of(cell, output) | {"command": command} for cell in cells]
     names = dict.fromkeys(name for row in rows for name in row)
     settings = [name for name in names if name not in (*FIRST, *LAST)]

@@ -1,7 +1,7 @@
 """The commands of the ``offrl`` program, one per file.
 
-Each has ``add_arguments(parser)`` and ``run(args) -> exit status``. The docstring of its module is
-what ``--help`` shows: a sentence, and below it an example.
+Each has ``add_arguments(parser)`` and ``run(args) -> exit status``. ``--help`` shows the docstring
+of its module: a sentence, and below it an example.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from offrl.outputs import whole_file
 
 
 def described(command: ModuleType) -> list[str]:
-    """Give the parts of a command's docstring: what it does, and an example."""
+    """Return the parts of a command's docstring: a description and an example."""
     return [" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n")]
 
 
@@ -27,8 +27,7 @@ def sentence(text: str) -> str:
 
 
 def _number(kind: type, needed: str, is_allowed: Callable[[Any], bool]) -> Callable[[str], Any]:
-    """Make the type of an argument: it refuses anything but an allowed number, and says which is
-    ``needed``."""
+    """Make the type of an argument: a number that ``is_allowed``; errors say what is ``needed``."""
 
     def read(text: str) -> Any:
         try:
@@ -72,7 +71,7 @@ def pair(text: str) -> list[str]:
 def with_bar(
     results: "Generator[Any, None, None]", total: int, unit: str = "demo", done: int = 0
 ) -> Iterator[Any]:
-    """Give an iterator of results that shows a bar. What makes them is closed at the end."""
+    """Yield an iterator of results that shows a bar. Their generator is closed at the end."""
     from tqdm import tqdm
 
     with closing(results):

@@ -11,7 +11,7 @@ from typing import Any
 
 from offrl.tools import add_options, count, seed, size
 
-PATIENCE = 50  # failures on end after which nothing more is hoped for
+PATIENCE = 50  # successive failures after which collecting is given up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

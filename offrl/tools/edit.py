@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
 class Command(NamedTuple):
     """An edit.
 
-    function: that of ``offrl.edits`` which makes it, with the module.
-    options: its arguments, as the parser takes them. exclusive: those of which one may be given.
+    function: the module and name of its function in ``offrl.edits``.
+    options: its arguments, for the parser. exclusive: arguments of which one may be given.
     """
 
     function: str

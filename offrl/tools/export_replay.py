@@ -99,7 +99,7 @@ def _export(args: argparse.Namespace) -> int:
         )
     config, _ = config_from_checkpoint(ckpt_dict=content)
     options = config.train.rewards.to_dict()
-    # Those that run along normalise what is drawn from the replay, and not what is in it.
+    # Running statistics normalise batches, not the content of the replay.
     stats = content["reward_normalization_stats"] if options["normalization"] else None
     if options["clip"]:
         log.warning(f"{args.output}: rewards are between {options['clip']} (train.rewards.clip)")

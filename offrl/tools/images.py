@@ -131,7 +131,7 @@ def _with_cameras(env_args: Mapping[str, Any], args: argparse.Namespace) -> dict
 def make_observer(
     path: str, env_args: str, shaped: bool, done: str | None, next_obs: bool
 ) -> Callable[[str], dict[str, Any]]:
-    """Make a function that gives a demonstration of a file with all observations of its states."""
+    """Make a function that returns a demonstration with the observations in its states."""
     from offrl.data.formats.hdf5 import DemoFile
     from offrl.envs import make_env
     from offrl.envs.playback import observed
@@ -141,8 +141,8 @@ def make_observer(
 
 
 def _write_masks(writer: Any, before: Mapping[str, list[str]], demos: list[str]) -> None:
-    """Give what is left of the masks, with a new split into ``train`` and ``valid`` where the
-    demonstrations are of one of them only, or of none."""
+    """Write the remaining masks, with a new split into ``train`` and ``valid`` if all
+    demonstrations were in one of them, or in none."""
     names = {demo: f"demo_{i}" for i, demo in enumerate(demos)}
     masks = {key: [names[d] for d in mask if d in names] for key, mask in before.items()}
     is_split = all(masks.get(key) for key in ("train", "valid"))

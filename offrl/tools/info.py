@@ -15,7 +15,7 @@ from offrl.memory import in_bytes
 from offrl.tools import add_options
 
 BEST = ("best_valid_loss", "best_return", "best_success_rate")
-SENTENCES = {"wrong": 20, "remarks": 20, "unusual": 5}  # of which so many are shown
+SENTENCES = {"wrong": 20, "remarks": 20, "unusual": 5}  # shown numbers of sentences
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _is_known(number: Any) -> bool:
 
 
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Write facts as people read them: a line for each, and a table of the keys of data."""
+    """Format facts as text: a line for each, and a table of data's keys."""
     for name, value in facts.items():
         label = f"{name.replace('_', ' ') + ':':20}"
         if name == "keys":
@@ -117,7 +117,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _story(label: str, record: Mapping[str, Any]) -> Iterator[str]:
-    """Say how data was made, and below it which files it was made of."""
+    """Yield lines on the origin of data, and below them those of its inputs."""
     yield label + str(record.get("command", record.get("said")))
     history = record.get("history", {})
     for source in record.get("inputs", ()):

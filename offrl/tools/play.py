@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.training.progress import success_line
     from offrl.video import encoder
 
-    film = new_file(args.video).absolute() if args.video else None  # environments may leave here
+    film = new_file(args.video).absolute() if args.video else None  # environments may chdir
     policy, content = policy_from_checkpoint(args.checkpoint)
     if film is None and (problem := can_show()):
         film = new_file(free_name(Path(f"{Path(args.checkpoint).stem}.mp4")))

@@ -13,7 +13,7 @@ from typing import Any
 from offrl.outputs import new_file, whole_file
 from offrl.tools import add_options, count, with_bar
 
-FOLLOWED = 0.01  # metres, radians or their rates: farther away, a replay is another episode
+FOLLOWED = 0.01  # metres, radians or their rates: largest difference of a faithful replay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def _of_all(
     data: tuple[str, str],
     *arguments: Any,
 ) -> dict[str, Any]:
-    """Let processes play each demonstration (``make_player``). Returns what they give."""
+    """Play each demonstration in worker processes (``make_player``), and return the results."""
     from offrl.processes import in_order
     from offrl.reports.playback import make_player
 
@@ -115,7 +115,7 @@ def _film(output: Path, path: str, use: str, film_all: Callable[[str], dict[str,
 
 
 def _say(played: Mapping[str, Any]) -> None:
-    """Print how far each demonstration's replay went astray, and whether it succeeded."""
+    """Print how far each demonstration's replay diverged, and whether it succeeded."""
     for demo, (of_steps, success) in played.items():
         largest = max(of_steps)
         outcome = {True: ", succeeds", False: ", does not succeed", None: ""}[success]

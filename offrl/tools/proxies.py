@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     policy, content = policy_from_checkpoint(args.checkpoint)
     algo = policy.policy
     config, _ = config_from_checkpoint(ckpt_dict=content)
-    if args.dataset:  # none of what chose among the training's demonstrations
+    if args.dataset:  # without selections of the training's demonstrations
         config.train.data, config.train.hdf5_filter_key = args.dataset, None
     for entry in config.train.data or []:
         entry.path = str(find_data(entry.path))

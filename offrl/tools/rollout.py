@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_each(*outputs: tuple[str | None, Callable[[Path], None]]) -> list[str]:
-    """Write what is asked for, each whatever becomes of the others; why any could not be."""
+    """Write each requested output, even if others fail. Returns the problems."""
     problems = []
     for name, write in outputs:
         if name:
@@ -117,7 +117,7 @@ def _write_each(*outputs: tuple[str | None, Callable[[Path], None]]) -> list[str
 
 
 def _say_what_was_lost(results: Sequence[Any]) -> list[str]:
-    """Print which episodes could not be run, and why. Returns the same in short."""
+    """Print which episodes could not be run, and why. Returns a summary of that."""
     seeds = defaultdict(list)
     for result in results:
         if result.error:

@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> int:
     from offrl.studies.config import read_study
 
     study, beside = read_study(args.file), args.file.parent
-    # What is wrong with the study as a whole is said before anything is made.
+    # Errors in the study as a whole are raised before anything is made.
     plan = Plan(study, beside)
     planned = plan.cells()
-    # Where an algorithm of the user's own may lie.
+    # A user's own algorithm may be there.
     allow_names([cell.content for cell in planned], os.getcwd(), str(beside))
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
     collecting = [(x, _collecting(x, beside)) for x in every_data if x and x.collect]
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from offrl.studies.table import CONFIG, TABLE
     from offrl.training.launch import RemoteTraining, on_ray
 
-    if study.search:  # before hours of it
+    if study.search:  # before hours of searching
         for why in dict.fromkeys(filter(None, map(problem_of, planned))):
             print(f"some cells cannot be trained: {why}", file=sys.stderr)
     output, threads = Path(study.output).expanduser(), study.num_threads
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         runner = CellRunner(output, args.jobs or max(1, cores // threads), start, command)
         for cell in planned:
             if cell.config not in plan.searched:
-                runner.problem(cell)  # which refuses settings that have changed
+                runner.problem(cell)  # raises if settings have changed
         lost = {}
         for data, words in collecting:
             if (why := _make(words)) and data in study.datasets:
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Words(argparse.ArgumentParser):
-    """The parser of words that do not come from the command line."""
+    """A parser of arguments that do not come from the command line."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -109,7 +109,7 @@ def _collecting(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
 
 
 def _make(args: argparse.Namespace) -> str:
-    """Collect data that is missing. Returns the reason if that is not possible."""
+    """Collect missing data. Returns the reason if that fails."""
     if Path(args.output).exists():
         return ""
     print(args.words)

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             suppress(Finished),
         ):
             while args.n is None or writer.num_demos < args.n:
-                # One that was thrown away begins in the same state again.
+                # A discarded episode begins again in the same state.
                 seed = COLLECTION_SEEDS + args.seed + writer.num_demos
                 operator.start_episode(f"{args.env}: demonstration {writer.num_demos + 1}")
                 with suppress(Discarded):

@@ -18,7 +18,7 @@ from typing import Any
 from offrl.modules import allow_names
 from offrl.tools import add_options, seed
 
-# What --debug sets: for a run in seconds, for one that acts, for one of a user's own parts.
+# Settings of --debug, for runs of seconds: recorded, online, and with a user's own parts.
 DEBUG = (
     "experiment.epoch_every_n_steps=3 experiment.validation_epoch_every_n_steps=3 "
     "experiment.save.every_n_epochs=1 experiment.rollout.n=2 experiment.rollout.horizon=10 "
@@ -30,8 +30,8 @@ DEBUG_ONLINE = (
     "train.online.random_steps=10"
 ).split()
 DEBUG_PIPELINE = ["max_steps=200"]
-RESUMED = ("resume", "set", "module", "follow_links", "command", "words")  # go with --resume
-FLAGS = {  # the keys of a config that arguments set
+RESUMED = ("resume", "set", "module", "follow_links", "command", "words")  # allowed with --resume
+FLAGS = {  # keys of a config, by arguments
     "dataset": "train.data",
     "name": "experiment.name",
     "output": "train.output_dir",
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that a config comes from."""
+    """Add the arguments that describe a config."""
     add = parser.add_argument
     add(
         "--config",
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     with Interrupts() as interrupts, parallel.joined(), ExitStack() as stack:
         run = None
         if args.resume:
-            sys.path.append(os.getcwd())  # where what it names may lie
+            sys.path.append(os.getcwd())  # for modules that it names
             run, content, is_finished = parallel.by_first(_opened, args.resume)
             stack.callback(run.unlock)
             config = config_of(content)
@@ -141,8 +141,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
-    """Open a run folder. Returns it, the content of its config, which processes can send to each
-    other, and whether the run is marked as finished and its last checkpoint is whole."""
+    """Open a run folder. Returns it, the content of its config, which can be sent between
+    processes, and whether the run is marked as finished and has an undamaged last checkpoint."""
     from offrl.reports.run import Run
     from offrl.training import RunFolder
     from offrl.training.run import newest_checkpoint
@@ -174,7 +174,7 @@ def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
         tiny = [*DEBUG, *(DEBUG_ONLINE if acts else [])]
         overrides = [*(DEBUG_PIPELINE if "alg_para" in content else tiny), *overrides]
     content = reduce(merge, map(parse_override, overrides), content)
-    # Where an algorithm of the user's own may lie.
+    # A user's own algorithm may be there.
     allow_names(content, os.getcwd(), str(path.resolve().parent))
     content = online_content(content)
     if _says(content, "experiment", "ckpt_path") and _says(content, "train", "num_steps"):
@@ -185,6 +185,6 @@ def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
 
 
 def _says(content: Mapping[str, Any], section: str, key: str) -> bool:
-    """Say whether a config file, which may hold anything, sets a key."""
+    """Say whether a config file, which may be invalid, sets a key."""
     part = content.get(section)
     return isinstance(part, Mapping) and part.get(key) is not None

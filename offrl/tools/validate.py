@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     num_wrong = 0
     for path in map(Path, args.files):
-        with suppress(FileNotFoundError):  # which is said with what else is wrong
+        with suppress(FileNotFoundError):  # reported with other errors
             path = find_data_file(path)
         size = path.stat().st_size if path.is_file() else None
         with tqdm(total=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:

@@ -1,8 +1,8 @@
 """A folder with a page of demonstrations and runs, which any browser opens without a network.
 
-``index.html`` and the scripts beside it are the same for all; ``data/overview.js`` says what there
-is. What is large, an episode or a run, has a script of its own, which the page loads when somebody
-looks at it: ``data/DATASET/EPISODE.js`` and ``data/run/RUN.js``, with their films beside them.
+``index.html`` and the scripts beside it are always the same; ``data/overview.js`` lists the
+content. Each episode and run has a script of its own, which the page loads on demand:
+``data/DATASET/EPISODE.js`` and ``data/run/RUN.js``, with their films beside them.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def write_view(
 
     Episodes are written by ``num_workers`` processes (one per core), one at a time in each.
 
-    command: what made the page, which it shows.
+    command: the command that made the page, to show there.
     """
     runs = [RunPage(path) for path in paths if is_run(path)]
     datasets = [DatasetPage(path, films.num_rendered) for path in paths if not is_run(path)]

@@ -1,4 +1,4 @@
-"""Demonstrations for the page: what there is of each, series to plot, films."""
+"""Demonstrations for the page: summaries, series to plot, films."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -17,26 +17,26 @@ from offrl.reports.playback import camera_keys, frame_rate, side_by_side
 from offrl.reports.view.page import packed, write_script
 from offrl.video import encoder, write_video
 
-MOST_DIMS = 64  # of a key that are plotted
-LONGEST = 300  # characters of an attribute that are shown: models are not
+MOST_DIMS = 64  # plotted dimensions of a key
+LONGEST = 300  # characters of the longest shown attribute
 
 
 class FilmOptions(NamedTuple):
-    """The films that are made: all stored images, and the simulator states of some episodes."""
+    """The films to make: of all stored images, and of the simulator states of some episodes."""
 
     num_rendered: int = 0  # episodes of each dataset
-    cameras: tuple[str, ...] = ()  # to render, or else of stored images: all, unless some are named
+    cameras: tuple[str, ...] = ()  # rendered or stored cameras; empty: all
     size: int = 256  # height and width of what is rendered, in pixels
 
     def backend(self) -> str:
-        """Give what to render with. ``ValueError`` if nothing does, ``ImportError`` without
+        """Return the rendering back end. ``ValueError`` if none works, ``ImportError`` without
         ffmpeg."""
         encoder()
         return needed_backend("--render")
 
 
 class EpisodePage(NamedTuple):
-    """An episode that is to be written."""
+    """An episode to write."""
 
     dataset: int
     path: Path
@@ -72,7 +72,7 @@ class DatasetPage:
             yield EpisodePage(dataset, self.path, i, name, i in self._rendered, self.fps)
 
     def describe(self, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Give what the overview says, from what is known of each episode."""
+        """Return the overview's entry, made of the summaries of episodes."""
         measured = {
             name: np.array([summary["features"][name] for summary in summaries])
             for name in summaries[0]["features"]
@@ -94,7 +94,7 @@ class DatasetPage:
 
 
 def _sums(actions: np.ndarray) -> np.ndarray:
-    """Sum an episode's finite actions up, by dimension ``[5, A]``: number, sum, squares, smallest,
+    """Compute, for an episode's finite actions, ``[5, A]``: number, sum, sum of squares, smallest,
     largest."""
     rows = np.reshape(actions, (len(actions), -1)).astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
@@ -104,8 +104,8 @@ def _sums(actions: np.ndarray) -> np.ndarray:
 
 
 def _moments(episodes: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Mean, standard deviation and range ``[A]`` of all actions, from the sums of each episode's;
-    nothing if there are none, or of different widths."""
+    """Compute mean, standard deviation and range ``[A]`` of all actions, from each episode's sums;
+    empty if there are none, or their widths differ."""
     if len({sums.shape for sums in episodes}) > 1:
         return {}
     number, total, squares, low, high = np.stack(episodes, axis=1)
@@ -118,8 +118,8 @@ def _moments(episodes: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class EpisodeWriter:
-    """Writes what the page shows of an episode, ``data/DATASET/NUMBER.js`` and ``.mp4``, and says
-    what the overview needs to know of it. Holds one episode at a time."""
+    """Writes an episode for the page, ``data/DATASET/NUMBER.js`` and ``.mp4``, and returns its
+    summary for the overview. Holds one episode in memory at a time."""
 
     def __init__(self, folder: str, films: FilmOptions):
         self.folder, self.films = Path(folder), films
@@ -171,8 +171,8 @@ class EpisodeWriter:
 
 
 def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Choose the arrays that are plotted, ``[T, D]`` each, and name those that are not. Next
-    observations are the observations once more."""
+    """Choose the arrays to plot, ``[T, D]`` each, and name the others. Next observations are left
+    out."""
     series, left_out = {}, []
     for key, value in demo.items():
         if not isinstance(value, np.ndarray) or key.startswith("next_obs/"):

@@ -1,4 +1,4 @@
-"""Puts data into a page that has no network: as calls of functions in script files."""
+"""Passes data to a page without a network, as function calls in script files."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_ROWS = 2000  # of a series: more than a plot has pixels
+MOST_ROWS = 2000  # most rows of a series: more than a plot has pixels
 
 
 def copy_assets(folder: Path) -> None:
@@ -19,14 +19,14 @@ def copy_assets(folder: Path) -> None:
 
 
 def write_script(path: Path, function: str, *arguments: Any) -> None:
-    """Write a script that calls a function of the page's."""
+    """Write a script that calls a function of the page."""
     values = ",".join(json.dumps(plain(x), separators=(",", ":")) for x in arguments)
-    values = values.replace("<", "\\u003c")  # no text can end the script, or be taken for markup
+    values = values.replace("<", "\\u003c")  # text cannot end the script or become markup
     path.write_text(f"{function}({values});\n", encoding="ascii")
 
 
 def plain(value: Any) -> Any:
-    """Give what JSON can hold: numbers of six digits, what is not finite as null."""
+    """Convert a value to JSON types: numbers of six digits, null if not finite."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -50,9 +50,8 @@ def packed(rows: np.ndarray) -> dict[str, Any]:
 
 
 def thinned(rows: np.ndarray, most: int = MOST_ROWS) -> tuple[np.ndarray, int]:
-    """Choose at most ``most`` rows of ``[T, D]`` whose curve looks the same: of each stretch the
-    smallest and the largest value, in the order in which they came. Returns them, and how many
-    steps apart they are."""
+    """Choose at most ``most`` rows of ``[T, D]`` whose curve looks the same: the smallest and the
+    largest value of each stretch, in order. Returns them, and the number of steps between them."""
     if len(rows) <= most:
         return rows, 1
     every = -(-len(rows) // most)

@@ -20,8 +20,8 @@ AXES = ("step", "epoch", "time")
 
 
 class RunPage:
-    """The content of the folder of a run. Raises ``ValueError`` for links that lead out of it, as
-    the page is made to be passed on."""
+    """The content of a run folder. Raises ``ValueError`` for links that lead out of it, as pages
+    may be shared."""
 
     def __init__(self, path: str):
         self.path = Path(path).expanduser()
@@ -29,7 +29,7 @@ class RunPage:
         self.config = read_config_file(self._own(min(self.path.glob("config-*.json"))))
         videos = self.path.joinpath("videos").glob("*.mp4")
         self.videos = [self._own(video) for video in sorted(videos) if video.name[0] != "."]
-        for video in self.videos:  # before anything is written, whose errors are of another folder
+        for video in self.videos:  # checked before anything is written
             try:
                 video.open("rb").close()
             except OSError as error:
@@ -39,7 +39,7 @@ class RunPage:
         return inside(path, self.path, place=f"{path}")
 
     def describe(self) -> dict[str, Any]:
-        """Give what the overview says."""
+        """Return the overview's entry."""
         name = leaves(self.config).get("experiment.name") or self.path.resolve().parent.name
         return {"name": name, "stamp": self.path.resolve().name, "path": self.label}
 
