@@ -7,7 +7,7 @@ from typing import Any
 
 from offrl.algos.shared.actor_critic import CLONING
 from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
-from offrl.config import Config, config_factory
+from offrl.config import Config, config_from_content
 from offrl.config.files import find_config, find_file, read_config_file
 from offrl.config.pipeline import online_content
 from offrl.data.formats.files import find_data
@@ -28,26 +28,15 @@ OWN = (
 OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
 
 
-def complete(
-    config: Configs | None, algo_name: str | None = None, said: Mapping[str, Any] | None = None
-) -> Config:
+def complete(config: Configs | None, said: Mapping[str, Any] = {}) -> Config:
     """Make a complete config from any form of one, with the overrides ``said``."""
     config = opened(config)
-    said = {
-        section: {key: value for key, value in keys.items() if value is not None}
-        for section, keys in (said or {}).items()
-    }
-    if algo_name is not None:
-        said = {"algo_name": algo_name, **said}
     if isinstance(config, Config):
-        config = merge(config.to_dict(), said)
+        content: Mapping[str, Any] = merge(config.to_dict(), said)
     else:
-        config = continued(merge(config or {}, said))
-    name = config.get("algo_name")
-    if not isinstance(name, str):
-        raise ValueError('algo_name: the name of an algorithm is needed, "dqn" for example')
-    made = config_factory(name, config)
-    made.follow_online(config)
+        content = continued(merge(config or {}, said))
+    made = config_from_content(content)
+    made.follow_online(content)
     return made
 
 

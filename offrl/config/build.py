@@ -282,9 +282,8 @@ def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) ->
     for key, value in followed.items():
         if values[key] == value != defaults[key] and key not in leaves(overrides):
             raise ValueError(
-                f"--set train.num_steps: {now}, but {key} ({value}) followed from the {was} "
-                f"steps that the run was begun with; if it is meant as it is, say so (--set "
-                f"{key}={value}); {OTHERWISE}"
+                f"--set train.num_steps: {now}, but {key} ({value}) followed from the {was} steps "
+                f"so far; if it is to stay, say so (--set {key}={value}); {OTHERWISE}"
             )
     if config.train.online.replay.prioritized:
         raise ValueError(
@@ -302,8 +301,7 @@ class OtherLength(TrainConfig):
         if name in ("num_epochs", "num_steps") and value is not None:
             raise ValueError(
                 f"train.{name}: {value} is another length than the run was begun with, and what is "
-                "learned goes by it (a cosine schedule, for example, or the share of epochs that "
-                f"learn codes); put back what it was; {OTHERWISE}"
+                f"learned goes by it (a cosine schedule, say); put back what it was; {OTHERWISE}"
             )
         return value
 

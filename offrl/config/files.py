@@ -6,12 +6,15 @@ import json
 import logging
 import os
 from collections import Counter
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from offrl import __version__
 from offrl.config.content import REPEATED, check_content, place
 from offrl.registry import did_you_mean
+from offrl.tree import merge
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +77,8 @@ def find_config(path: str | Path, beside: Path = Path()) -> Path:
     rivals = [] if ".." in Path(name).parts else [here, shipped]
     rivals = [r for r in rivals if r.is_file() and not filecmp.cmp(r, found, shallow=False)]
     if rivals or not is_plain:
-        text = f"config: {found}" + (
-            f" (offrl {__version__})" if found == shipped.resolve() else ""
-        )
+        version = f" (offrl {__version__})" if found == shipped.resolve() else ""
+        text = f"config: {found}{version}"
         for rival in rivals:
             text += f"; {rival} is another one and is not used (--config {rival} uses it)"
         log.info(text)
@@ -159,3 +161,8 @@ def nested(path: str, value: Any) -> dict[str, Any]:
     for part in reversed(path.split(".")):
         value = {part: value}
     return value
+
+
+def nested_all(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the values that are not ``None`` into nested dicts, by the dotted paths of their keys."""
+    return reduce(merge, (nested(k, x) for k, x in values.items() if x is not None), {})

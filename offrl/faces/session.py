@@ -29,7 +29,6 @@ from offrl.online.trainer import ActingTrainer
 from offrl.training.acting import OnlineTraining
 from offrl.training.checkpointer import TaggedNames, put_beside, sha8
 from offrl.training.progress import Progress
-from offrl.tree import merge
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class Session:
         device: torch.device | str | None,
         augment: Callable[[Any], Any],
     ):
-        self.config = _on_device(complete(cfgs), device)
+        self.config = complete(cfgs, _of_device(device))
         self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
         self._augment = augment
         has_weights = isinstance(model, (Networks, nn.ModuleDict))
@@ -66,9 +65,9 @@ class Session:
         if model_file is not None:
             content = read_checkpoint(model_file)
             if content["algo_name"] != name:
+                theirs = content["algo_name"]
                 raise ValueError(
-                    f"{model_file}: a checkpoint of {content['algo_name']!r}; this agent is of "
-                    f"{name!r}"
+                    f"{model_file}: a checkpoint of {theirs!r}; this agent is of {name!r}"
                 )
             check_statistics(model_file, self.config, content)
         with closing(Environment(self.config)) as env:
@@ -87,7 +86,7 @@ class Session:
     ) -> dict[str, float]:
         """Train, as ``Agent.train`` says."""
         said = {"train": _section(train_cfgs, "train")}
-        config = complete(merge(self.config.to_dict(), said))
+        config = complete(self.config, said)
         if config.train.num_steps is None:
             raise ValueError("train.num_steps: say how many steps the training has")
         names, folder = None, model_dest or config.train.model_dest
@@ -139,7 +138,7 @@ class Session:
     ) -> dict[str, float]:
         """Let a policy play episodes, as ``Agent.play`` says."""
         said = {"experiment": {"rollout": _section(test_cfgs, "experiment", "rollout")}}
-        config = complete(merge(self.config.to_dict(), said))
+        config = complete(self.config, said)
         requests = requests_of(config.experiment.rollout, TEST_SEEDS)
         results: list[EpisodeResult] = []
         with self._environment(env) as used:
@@ -184,13 +183,12 @@ def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
     return dict(content)
 
 
-def _on_device(config: Config, device: torch.device | str | None) -> Config:
+def _of_device(device: torch.device | str | None) -> dict[str, Any]:
+    """Give the key of a config that chooses a device; none for ``None``."""
     if device is None:
-        return config
+        return {}
     kind = str(device).partition(":")[0]
     there = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     if kind not in there:
         raise ValueError(f"device: there is no {kind!r} here; give {' or '.join(there)}, or None")
-    config = config.model_copy(deep=True)
-    config.train.cuda = kind == "cuda"
-    return config
+    return {"train": {"cuda": kind == "cuda"}}

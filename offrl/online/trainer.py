@@ -12,6 +12,7 @@ from offrl.acting.policy import RolloutPolicy
 from offrl.assembly.acting import ActingExperiment, Envs
 from offrl.assembly.start import Configs, class_of, complete, name_of
 from offrl.checkpoint import describe_policy
+from offrl.config.files import nested_all
 from offrl.envs import close, make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
 from offrl.online.collector import Collector, Ended
@@ -66,8 +67,9 @@ class ActingTrainer(Collector, Recording):
         envs: Envs | None = None,
         earlier: Mapping[str, Any] | None = None,
     ):
-        said = {"experiment": {"env": env_id}, "train": {"num_steps": num_steps, "seed": seed}}
-        completed = complete(config, algo_name, said)
+        said: dict[str, Any] = {"algo_name": algo_name, "experiment.env": env_id}
+        said |= {"train.num_steps": num_steps, "train.seed": seed}
+        completed = complete(config, nested_all(said))
         experiment = ActingExperiment(completed, envs, earlier, self.NUM_ENVS)
         super().__init__(experiment, self._make_buffer(experiment))
         self._batches: Iterator[dict[str, Any]] = iter(())  # the round's remaining batches
@@ -248,7 +250,9 @@ class ActingTrainer(Collector, Recording):
         self.buffer.progress = min(1.0, self.step / (self.config.train.num_steps or math.inf))
         for drawn in self.buffer.batches(num, size):
             drawn["rewards"] = self.statistics.rewards(drawn["rewards"])
-            yield from _split(alg.process_batch_for_training(drawn), size)
+            parts = map_leaves(lambda x: x.split(size), alg.process_batch_for_training(drawn))
+            for i in range(len(parts["actions"])):
+                yield map_leaves(lambda x, i=i: x[i], parts)
 
     # -- going on ---------------------------------------------------------------------------------
 
@@ -290,10 +294,3 @@ def summary_of(ended: Ended) -> dict[str, float]:
         if (successes >= 0).any():
             logs["Success_Rate"] = float((successes > 0).mean())
     return logs
-
-
-def _split(data: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """Split batches that were processed together into batches of ``size`` rows."""
-    parts = map_leaves(lambda x: x.split(size), data)
-    num = len(parts["actions"])
-    return (map_leaves(lambda x, i=i: x[i], parts) for i in range(num))

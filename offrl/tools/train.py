@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         run = None
         if args.resume:
             sys.path.append(os.getcwd())  # for modules that it names
-            run, content, is_finished = parallel.by_first(_opened, args.resume)
+            run, content, is_finished = parallel.by_first(_open_run, args.resume)
             stack.callback(run.unlock)
             config = config_of(content)
             if args.set:
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.is_measured and not result.problems else 1
 
 
-def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
+def _open_run(path: str) -> tuple[Any, dict[str, Any], bool]:
     """Open a run folder. Returns it, the content of its config, which can be sent between
     processes, and whether the run is marked as finished and has an undamaged last checkpoint."""
     from offrl.reports.run import Run
@@ -157,34 +157,35 @@ def _opened(path: str) -> tuple[Any, dict[str, Any], bool]:
 
 def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
     """Read the config that the arguments describe. Returns it and its file."""
-    from offrl.config.files import find_config, nested, parse_override, read_config_file
-    from offrl.config.pipeline import config_of, online_content
+    from offrl.config.build import config_from_content
+    from offrl.config.files import find_config, nested_all, parse_override, read_config_file
+    from offrl.config.pipeline import online_content, pipeline_config
     from offrl.tree import merge
 
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
     path = find_config(args.config)
     content: Any = read_config_file(path)
-    for name, key in FLAGS.items():
-        if (value := getattr(args, name, None)) is not None:
-            content = merge(content, nested(key, value))
     overrides = args.set
     if getattr(args, "debug", False):
-        acts = _says(content, "train", "num_steps")
-        tiny = [*DEBUG, *(DEBUG_ONLINE if acts else [])]
+        tiny = [*DEBUG, *(DEBUG_ONLINE if _sets(content, "train", "num_steps") else [])]
         overrides = [*(DEBUG_PIPELINE if "alg_para" in content else tiny), *overrides]
-    content = reduce(merge, map(parse_override, overrides), content)
+    flags = nested_all({key: getattr(args, name, None) for name, key in FLAGS.items()})
+    content = reduce(merge, map(parse_override, overrides), merge(content, flags))
     # A user's own algorithm may be there.
     allow_names(content, os.getcwd(), str(path.resolve().parent))
-    content = online_content(content)
-    if _says(content, "experiment", "ckpt_path") and _says(content, "train", "num_steps"):
+    if "alg_para" in content:
+        content = online_content(content)  # of a file with one of offrl's algorithms
+        if "alg_para" in content:
+            return pipeline_config(content), path
+    if _sets(content, "experiment", "ckpt_path") and _sets(content, "train", "num_steps"):
         from offrl.assembly.start import continued
 
         content = continued(content)
-    return config_of(content, args.ignore_unknown), path
+    return config_from_content(content, args.ignore_unknown), path
 
 
-def _says(content: Mapping[str, Any], section: str, key: str) -> bool:
+def _sets(content: Mapping[str, Any], section: str, key: str) -> bool:
     """Say whether a config file, which may be invalid, sets a key."""
     part = content.get(section)
     return isinstance(part, Mapping) and part.get(key) is not None
