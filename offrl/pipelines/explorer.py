@@ -12,7 +12,7 @@ from offrl.acting.episode import finite, truth
 from offrl.config.pipeline import PipelineConfig
 from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
-from offrl.pipelines.registers import parts_of
+from offrl.pipelines.registers import makers_of
 from offrl.processes import foreign
 from offrl.seeding import preserved_rng, rng_state, seed_everything, set_rng_state
 
@@ -56,9 +56,9 @@ class PipelineExplorer:
         key = (self.number, self.life, int(self._explores))
         seed = np.random.SeedSequence(config.train.seed, spawn_key=key).generate_state(1)[0]
         seed_everything(int(seed))
-        parts = parts_of(config)
-        self.env = parts.environment()
-        self.agents = {name: parts.agent(self.env, parts.algorithm()) for name in self._owners}
+        make_algorithm, make_environment, make_agent = makers_of(config)
+        self.env = make_environment()
+        self.agents = {name: make_agent(self.env, make_algorithm()) for name in self._owners}
         with suppress(AttributeError):  # the environment may have no spaces
             self.env.action_space.seed(int(seed) % 2**31)
         self._rng = rng_state()
@@ -81,9 +81,8 @@ class PipelineExplorer:
             data, num_steps, ended = self._explore()
             self._rng = rng_state()
         known = self.number, self.life, self._num_given, self._version
-        trajectory = Trajectory(*known, data, num_steps, num_steps, ended, {}, time.time())
         self._num_given += 1
-        return trajectory
+        return Trajectory(*known, data, num_steps, num_steps, ended, {}, time.time())
 
     @contextmanager
     def _own_errors(self) -> Iterator[None]:
@@ -121,8 +120,8 @@ class PipelineExplorer:
         states = [state] if len(self.agents) == 1 else state
         if len(states) != len(self.agents):
             raise ValueError(
-                f"reset() gave {len(states)} states, and agent_para.agent_num is "
-                f"{len(self.agents)}: give one for each"
+                f"reset() gave {len(states)} states for {len(self.agents)} agents "
+                "(agent_para.agent_num); give one for each"
             )
         self._states = dict(zip(self.agents, states, strict=True))
         self._returns = dict.fromkeys(self.agents, 0.0)

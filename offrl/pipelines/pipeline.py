@@ -20,7 +20,7 @@ from offrl.online.collector import Ended
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.trainer import summary_of
 from offrl.pipelines.explorer import PipelineExplorer
-from offrl.pipelines.registers import parts_of
+from offrl.pipelines.registers import makers_of
 from offrl.registry import did_you_mean, shown
 from offrl.reports.records import Record, read_records
 from offrl.seeding import seed_everything
@@ -54,21 +54,20 @@ class Pipeline(Loop):
         self.environments = {config.env_para.env_name: {}}
         note_provenance(config, None, run)
         if run is not None:
-            given = read_records(run.metrics)[0]
-            self.epoch, self.step = (
-                max((record[key] for record in given), default=0) for key in ("epoch", "step")
-            )
+            for record in read_records(run.metrics)[0]:
+                self.epoch = max(self.epoch, record["epoch"])
+                self.step = max(self.step, record["step"])
             note_changes(config, read_config_file(run.config_file), self.step)
         self.version = 0  #: The version of the weights: how often they were published.
         #: The folder of checkpoints; ``None``: not made yet.
         self.models: Path | None = None if run is None else run.models
         self.checkpoint: Path | None = None  #: The newest checkpoint.
         seed_everything(config.train.seed)
-        parts, names = parts_of(config), config.agent_para.names
-        alg = parts.algorithm()
-        self._owners = _checked_owners(alg, names)
+        make_algorithm, *_ = makers_of(config)
+        alg = make_algorithm()
+        self._owners = _checked_owners(alg, config.agent_para.names)
         first, *others = dict.fromkeys(self._owners.values())
-        self.algs = {first: alg} | {name: parts.algorithm() for name in others}
+        self.algs = {first: alg} | {name: make_algorithm() for name in others}
         trains = config.mode != "evaluate"
         if trains and type(alg).train is Algorithm.train:
             raise ValueError(f"alg_para.alg_name: {config.alg_para.alg_name} defines no train()")
@@ -169,9 +168,9 @@ class Pipeline(Loop):
         self.last += trajectory.ended
         self._staleness.append(self.version - trajectory.version)
         for agent, data in trajectory.data.items():
-            owner, own = self._owners[agent], map_leaves(_own, data)
+            owner, own = self._owners[agent], map_leaves(_writable, data)
             alg, whose = self.algs[owner], {"agent": agent, "explorer": trajectory.explorer}
-            alg.prepare_data(own, **_taken(alg.prepare_data, whose))
+            alg.prepare_data(own, **_arguments_of(alg.prepare_data, whose))
             self._num_prepared[owner] += 1
 
     def _train(self, ready: Sequence[str]) -> dict[str, float]:
@@ -249,14 +248,14 @@ def newest(path: Path) -> Path:
     return max(files, key=lambda x: (x.stat().st_mtime_ns if x.exists() else 0, x.name))
 
 
-def _taken(method: Callable[..., Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
+def _arguments_of(method: Callable[..., Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
     """Select the arguments that a user's method takes, by name."""
     parameters = inspect.signature(method).parameters.values()
     takes_all = any(x.kind is x.VAR_KEYWORD for x in parameters)
     return known if takes_all else {x.name: known[x.name] for x in parameters if x.name in known}
 
 
-def _own(x: Any) -> Any:
+def _writable(x: Any) -> Any:
     """Copy Ray's shared arrays, which cannot be written to."""
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
@@ -288,8 +287,7 @@ def _numbers(name: str, told: Any) -> dict[str, float]:
         numbers = {"Loss" if key == "loss" else str(key): float(x) for key, x in logs.items()}
     except (TypeError, ValueError):
         raise ValueError(
-            f"{name}: train() gave {shown(told)}; return the loss, numbers by their names, or "
-            "nothing"
+            f"{name}: train() gave {shown(told)}; return the loss, named numbers, or nothing"
         ) from None
     wrong = [key for key, x in numbers.items() if not math.isfinite(x)]
     if wrong:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium
 from torch import nn
@@ -22,10 +22,11 @@ from offrl.registry import ALGO_CONFIGS, ENVS, PARTS, did_you_mean
 log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Callable)
+Make = Callable[..., Any]
 BASES = {"algorithm": Algorithm, "agent": Agent, "environment": Environment}
 
 
-def _enter(kind: str, part: Any) -> Any:
+def _register(kind: str, part: Any) -> Any:
     name, base = part.__name__, BASES.get(kind)
     if base is not None and not issubclass(part, base):
         raise ValueError(f"{kind} {name}: derive it from offrl.online.{base.__name__}")
@@ -48,10 +49,10 @@ class Registers:
     """Decorators that register a class under its own name, which a file then uses: ``alg_name``,
     ``model_name``, ``agent_name``, ``env_name``."""
 
-    algorithm: Callable[[C], C] = staticmethod(partial(_enter, "algorithm"))
-    model: Callable[[C], C] = staticmethod(partial(_enter, "model"))
-    agent: Callable[[C], C] = staticmethod(partial(_enter, "agent"))
-    env: Callable[[C], C] = staticmethod(partial(_enter, "environment"))
+    algorithm: Callable[[C], C] = staticmethod(partial(_register, "algorithm"))
+    model: Callable[[C], C] = staticmethod(partial(_register, "model"))
+    agent: Callable[[C], C] = staticmethod(partial(_register, "agent"))
+    env: Callable[[C], C] = staticmethod(partial(_register, "environment"))
 
 
 Registers.agent(Agent)
@@ -74,17 +75,10 @@ def MLP(model_info: Mapping[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(dims[-1], model_info["action_dim"]))
 
 
-class PipelineParts(NamedTuple):
-    """Functions that make the parts that a config names."""
-
-    algorithm: Callable[[], Any]
-    environment: Callable[[], Any]
-    agent: Callable[[Any, Any], Any]  #: Arguments: an environment and an algorithm.
-
-
-def parts_of(config: PipelineConfig) -> PipelineParts:
-    """Find the parts that a config names. Raises ``ValueError``, with the known names, for an
-    unknown one."""
+def makers_of(config: PipelineConfig) -> tuple[Make, Make, Make]:
+    """Find the functions that make the parts that a config names: an algorithm, an environment,
+    and an agent, whose arguments are an environment and an algorithm. Raises ``ValueError``, with
+    the known names, for an unknown one."""
     import_all(config.modules)
     alg, env, agent = config.alg_para, config.env_para, config.agent_para
     actor, env_name = config.model_para.actor, env.env_name
@@ -107,7 +101,7 @@ def parts_of(config: PipelineConfig) -> PipelineParts:
             ours = ALGO_CONFIGS.names() if kind == "algorithm" else []
             near = " A Learner trains it." if name in ours else did_you_mean(name, ours)
             raise ValueError(f"{path}: {error}{near} (The file names {said}.)") from None
-    return PipelineParts(
+    return (
         partial(found["algorithm"], actor, alg.alg_config),
         partial(found["environment"], env.env_info),
         lambda env, alg: found["agent"](env, alg, agent.agent_config),
