@@ -88,8 +88,8 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
                 ray.init(**settings, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
                 raise _in_words(error, address) from None
-        _tell(watched=_parts(), say="give the same command again")
-        at_the_end.callback(_tell, watched={}, say="")
+        _tell_beside(watched=_addresses(), say="give the same command again")
+        at_the_end.callback(_tell_beside, watched={}, say="")
         yield
 
 
@@ -145,7 +145,7 @@ def _accompanied(folder: str | None = None) -> Iterator[None]:
         beside.communicate()
 
 
-def _parts() -> dict[str, tuple[str, int]]:
+def _addresses() -> dict[str, tuple[str, int]]:
     """Return the addresses of the Ray processes that the program needs. If one is lost, the program
     is stopped as by a scheduler, so that it saves its state; Ray would kill it."""
     ray = import_ray()
@@ -159,14 +159,14 @@ def _parts() -> dict[str, tuple[str, int]]:
 @contextmanager
 def going_on(words: str) -> Iterator[None]:
     """Let the ``words`` say how to go on if Ray ends the program in here."""
-    _tell(say=words)
+    _tell_beside(say=words)
     try:
         yield
     finally:
-        _tell(say="")
+        _tell_beside(say="")
 
 
-def _tell(**known: Any) -> None:
+def _tell_beside(**known: Any) -> None:
     for beside in BESIDE:
         assert beside.stdin is not None
         with suppress(BrokenPipeError):

@@ -240,7 +240,7 @@ def test_only_a_run_that_can_be_gone_on_with_is_named(small_config, monkeypatch,
         found = re.search(r"--resume (\S+)", say)
         said.append(found is not None and Path(found[1], "last.pth").exists() == is_saved)
 
-    monkeypatch.setattr(cluster, "_tell", tell)
+    monkeypatch.setattr(cluster, "_tell_beside", tell)
     train(small_config({"experiment": {"save": {"enabled": is_saved}}}))
     assert said == [is_saved, False]
 

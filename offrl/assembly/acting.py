@@ -35,12 +35,16 @@ log = logging.getLogger(__name__)
 
 Envs = VectorEnv | gymnasium.vector.VectorEnv
 
+WITHOUT_LIMIT = (1, "robosuite", "metaworld")  # simulators whose tasks never end by themselves
+HORIZON = 500  # steps of their episodes, Meta-World's own number
+
 
 class ActingExperiment:
     """Assembles environments, an algorithm and a buffer by a config.
 
     Raises ``ValueError`` if the config cannot be trained, before an environment is stepped.
 
+    config: Of this experiment alone; the environments complete it.
     envs: Existing environments, instead of those that the config names.
     earlier: A checkpoint of the same training, which is about to be resumed.
     num_envs: The number of environments to make; ``None``: as many as the config says.
@@ -53,6 +57,7 @@ class ActingExperiment:
         earlier: Mapping[str, Any] | None,
         num_envs: int | None = None,
     ):
+        self.config = config
         start = start_of(config) if earlier is None else None
         known = start or earlier or {}
         self._rewards = config.train.rewards
@@ -65,19 +70,21 @@ class ActingExperiment:
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
         recorded = known.get("env_metadata")
-        made = _made(config, recorded, num_envs) if envs is None else _given(config, envs)
-        config, self.envs = made
+        if envs is None:
+            self.envs = _make_envs(config, recorded, num_envs)
+        else:
+            self.envs = _wrap_given(config, envs)
         self.env_args = self.envs.env_args
-        self.config = spaces.fitted(config, self.envs)
+        spaces.fit(config, self.envs)
         space = self.envs.action_space
         stored = {key: box.shape or () for key, box in self.envs.observation_space.items()}
-        self.obs_shapes = processed_shapes(self.config.observation, stored)
+        self.obs_shapes = processed_shapes(config.observation, stored)
         self.ac_dim = int(space.n if isinstance(space, Discrete) else np.prod(space.shape))
         self.alg = self._make_alg(start, earlier)
-        online = self.config.train.online
+        online = config.train.online
         #: The number of first steps without learning.
         self.num_before = max(online.warmup_steps, 0 if self.alg.ON_POLICY else online.random_steps)
-        _warn_of_length(self.config, self.num_before, self.envs.num_envs)
+        _warn_of_length(config, self.num_before, self.envs.num_envs)
 
     def _make_alg(self, start: Mapping[str, Any] | None, earlier: Mapping[str, Any] | None) -> Any:
         config, shapes, where = self.config, (self.obs_shapes, self.ac_dim), "experiment.ckpt_path"
@@ -191,7 +198,7 @@ class ActingExperiment:
         lacks_errors = replay.prioritized and not hasattr(alg, "td_errors")
         lacks_demos = alg.NEEDS_DEMOS and share is not None and not round(share * size)
         takes_returns = "returns" in alg.NEEDS
-        changes_rewards = online.normalize_rewards or online.clip_rewards
+        changes_returns = takes_returns and (online.normalize_rewards or online.clip_rewards)
         problems = {
             f"replay.capacity: {replay.capacity} observations of {num_envs} environments hold no "
             f"step to learn from; keep at least {least}, better thousands": replay.capacity < least,
@@ -200,8 +207,7 @@ class ActingExperiment:
             f"replay.demo_share: {name} imitates demonstrations, and a batch of {size} has none of "
             "them; make it larger": lacks_demos,
             f"normalize_rewards, clip_rewards: {name} learns from the returns of episodes, which "
-            "are sums of the rewards as they are; set both to false": takes_returns
-            and changes_rewards,
+            "are sums of the rewards as they are; set both to false": changes_returns,
             f"replay.hindsight_share: {name} learns from the returns of episodes, which are not "
             "known of other goals; set it to 0": takes_returns and replay.hindsight_share,
         }
@@ -258,13 +264,16 @@ def _warn_of_length(config: Config, num_before: int, num_envs: int) -> None:
         )
 
 
-def _made(
+def _make_envs(
     config: Config, recorded: Mapping[str, Any] | None, num_envs: int | None
-) -> tuple[Config, VectorEnv]:
-    """Make the environments that a config names. Returns the completed config and these."""
+) -> VectorEnv:
+    """Make the environments that a config names, and complete the config by them."""
     env_args = spaces.env_args_of(config, recorded)
-    config = spaces.limited(config, env_args)
     online: Any = config.train.online
+    rollout = config.experiment.rollout
+    if online.horizon is None and env_args.get("type") in WITHOUT_LIMIT:
+        online.horizon = HORIZON
+        rollout.horizon = min(rollout.horizon, HORIZON)
 
     def make() -> VectorEnv:
         return make_vector_env(
@@ -282,15 +291,15 @@ def _made(
         envs.close()
         online.wrappers = [*(env_args.get("wrappers") or []), *added]
         envs = make()
-    return config, envs
+    return envs
 
 
-def _given(config: Config, envs: Envs) -> tuple[Config, VectorEnv]:
+def _wrap_given(config: Config, envs: Envs) -> VectorEnv:
     online = config.train.online
     if online.wrappers and not getattr(envs, "env_args", {}).get("wrappers"):
         raise ValueError(
             "train.online.wrappers: environments that are given are not put into wrappers; give "
-            "them in these, or name the environment instead (experiment.env)"
+            "them in these, or name the environment (experiment.env)"
         )
     if isinstance(envs, gymnasium.vector.VectorEnv):
         named = spaces.env_args_of(config) if config.experiment.env else None
@@ -299,7 +308,6 @@ def _given(config: Config, envs: Envs) -> tuple[Config, VectorEnv]:
         envs = GymnasiumVector(envs, config.train.seed, named, keys, **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
-            f"envs: {envs} is not a vector of environments; give one of gymnasium.make_vec, or "
-            "name an environment (experiment.env)"
+            f"envs: {envs} is no vector of environments; give one, or its name (experiment.env)"
         )
-    return config, envs
+    return envs

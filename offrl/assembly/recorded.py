@@ -41,7 +41,7 @@ class Experiment:
     """
 
     def __init__(self, config: Config, checkpoint: Mapping[str, Any] | None = None):
-        self.config = config = _checked(config, resumes=checkpoint is not None)
+        self.config = config = _checked_copy(config, resumes=checkpoint is not None)
         allow_names(config.to_dict())
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
@@ -93,7 +93,8 @@ class Experiment:
             if lang in self.instructions:
                 env_args["lang"] = lang
             named = entry.key or env_args.get("env_name", ""), env_args
-            found += [] if named in found else [named]
+            if named not in found:
+                found.append(named)
         environments: dict[str, dict[str, Any]] = {}
         for name, env_args in found:
             # Equal names get the differences as a suffix, as in ``Pendulum-v1-g_9.81``.
@@ -150,7 +151,7 @@ class Experiment:
             raise ValueError(f"{self.dataset.hdf5_path}: {error}") from None
 
 
-def _checked(config: Config, resumes: bool) -> Config:
+def _checked_copy(config: Config, resumes: bool) -> Config:
     """Copy the config with absolute paths, and refuse impossible settings."""
     config = config.model_copy(deep=True)
     if not config.train.data:

@@ -22,9 +22,7 @@ from offrl.registry import ALGOS
 from offrl.specs import RGB, modalities
 from offrl.tree import merge
 
-WITHOUT_LIMIT = (1, "robosuite", "metaworld")  # simulators whose tasks never end by themselves
 PIXELS = 8  # least side of a two-dimensional array that may be an image
-HORIZON = 500  # steps, Meta-World's own
 
 
 def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -46,21 +44,10 @@ def env_args_of(config: Config, recorded: Mapping[str, Any] | None = None) -> di
     return merge(named, update)
 
 
-def limited(config: Config, env_args: Mapping[str, Any]) -> Config:
-    """Copy the config; limit episodes to ``HORIZON`` steps if neither it nor a simulator does."""
-    config = config.model_copy(deep=True)
-    online, rollout = config.train.online, config.experiment.rollout
-    if online.horizon is None and env_args.get("type") in WITHOUT_LIMIT:
-        online.horizon = HORIZON
-        rollout.horizon = min(rollout.horizon, HORIZON)
-    return config
-
-
-def fitted(config: Config, envs: VectorEnv) -> Config:
-    """Copy the config, and complete it by the environments: their observations, unless it names
-    some, the kind of actions, and the number of epochs in ``train.num_steps``, each at least a
-    round. Raises ``ValueError`` if the algorithm cannot learn such actions."""
-    config = config.model_copy(deep=True)
+def fit(config: Config, envs: VectorEnv) -> None:
+    """Complete the config by the environments: their observations, unless it names some, the kind
+    of actions, and the number of epochs in ``train.num_steps``, each at least a round. Raises
+    ``ValueError`` if the algorithm cannot learn such actions."""
     train, action_space = config.train, envs.action_space
     env_name = envs.env_args["env_name"]
     every = config.experiment.epoch_every_n_steps or train.num_steps or 1
@@ -102,7 +89,6 @@ def fitted(config: Config, envs: VectorEnv) -> Config:
                 "networks see vectors and images; make one of it with "
                 'train.online.wrappers=["gymnasium.wrappers.FlattenObservation"]'
             )
-    return config
 
 
 def _check_actions(env_name: str, action_space: Any) -> None:
@@ -114,10 +100,9 @@ def _check_actions(env_name: str, action_space: Any) -> None:
         is_known = is_vector and action_space.is_bounded() and action_space.dtype.kind == "f"
     if not is_known:
         raise ValueError(
-            f"{env_name}: its actions are {action_space}; offrl acts with one of n actions that "
-            "are counted from 0, Discrete(n), or with a vector of real numbers between bounds, "
-            "Box(low, high, (A,), float): name a gymnasium.ActionWrapper of your own in "
-            "train.online.wrappers that takes one of these"
+            f"{env_name}: its actions are {action_space}; offrl acts with Discrete(n), counted "
+            "from 0, or a vector with bounds, Box(low, high, (A,), float): name your own wrapper "
+            "(gymnasium.ActionWrapper) in train.online.wrappers that takes one of these"
         )
 
 
