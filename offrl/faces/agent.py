@@ -65,12 +65,17 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         obs_ndim: int = 1,
     ):
         self._forget_episode()
-        alg, self.env, agent_config, self._session = _made_of(
-            cfgs, model, model_file, device, log_level, self.augment_state
-        )
-        self.agent_config: Mapping[str, Any] = {} if agent_config is None else agent_config
+        self.agent_config: Any = {}
         #: In a pipeline, the data of a step if ``handle_env_feedback`` returns nothing.
         self.transition_data: dict[str, Any] = {}
+        alg: Any = cfgs
+        if isinstance(cfgs, (Config, Mapping, str, Path)):
+            level = log_level.upper() if isinstance(log_level, str) else log_level
+            logging.getLogger("offrl").setLevel(level)
+            self._session = Session(cfgs, model, model_file, device, self.augment_state)
+            alg = self._session.trainer.alg
+        elif model is not None:  # of a pipeline: its environment, algorithm and agent_config
+            self.env, alg, self.agent_config = cfgs, model, model_file or {}
         super().__init__(alg, obs_ndim)
 
     def init(self, model_file: str | Path) -> None:
@@ -227,8 +232,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     def _of_config(self, method: str) -> Session:
         if self._session is None:
             raise ValueError(
-                f"{method}: this agent was made of an Algorithm alone; make it of a config, "
-                "Agent(cfgs)"
+                f"{method}: this agent is made of an Algorithm; make it of a config, Agent(cfgs)"
             )
         return self._session
 
@@ -273,20 +277,6 @@ class Agent(BaseAgent, metaclass=ABCMeta):
 
 
 Agent.register(PolicyAgent)  # the agents that trainers make
-
-
-def _made_of(
-    cfgs: Any, model: Any, model_file: Any, device: Any, log_level: str | int, augment: Any
-) -> tuple[Any, Any, Any, Session | None]:
-    """Interpret an agent's arguments: a config, an ``Algorithm``, or an environment, an
-    ``Algorithm`` and an ``agent_config``. Returns the algorithm, the environment, the
-    ``agent_config`` and the session."""
-    if isinstance(cfgs, (Config, Mapping, str, Path)):
-        level = log_level.upper() if isinstance(log_level, str) else log_level
-        logging.getLogger("offrl").setLevel(level)
-        session = Session(cfgs, model, model_file, device, augment)
-        return session.trainer.alg, None, None, session
-    return (cfgs, None, model_file, None) if model is None else (model, cfgs, model_file, None)
 
 
 class _Player(Policy):

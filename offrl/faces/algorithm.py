@@ -122,7 +122,7 @@ class Algorithm:
         """Write a checkpoint into a folder, and return the names of its files."""
         path = Path(model_path) / f"actor_{model_index:06d}.pth"
         with whole_file(path) as partial:
-            torch.save(_each(as_tensors, self.get_weights()), partial)
+            torch.save(_map_weights(as_tensors, self.get_weights()), partial)
         return path.name
 
     def restore(self, model_name: str | Path | None = None, model_weights: Any = None) -> None:
@@ -139,13 +139,15 @@ class Algorithm:
             why = " ".join(str(error).split())
             raise ValueError(f"{path}: no file of weights, or damaged ({why:.200})") from None
         try:
-            self.set_weights(_each(as_arrays, content))
+            self.set_weights(_map_weights(as_arrays, content))
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from None
 
 
-def _each(function: Callable[[Any], Any], tree: Any) -> Any:
+def _map_weights(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply a function to every leaf of nested dicts and lists."""
     if isinstance(tree, Mapping):
-        return {key: _each(function, x) for key, x in tree.items()}
-    return [_each(function, x) for x in tree] if isinstance(tree, (list, tuple)) else function(tree)
+        return {key: _map_weights(function, x) for key, x in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_map_weights(function, x) for x in tree]
+    return function(tree)

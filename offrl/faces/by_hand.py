@@ -24,7 +24,7 @@ class ByHand:
         self._actions: np.ndarray | None = None  # [1, A], chosen for it
         self._reward = 0.0
         # Actions, reward and next observation of a step that is not stored yet.
-        self._made: tuple[np.ndarray, float, Observations] | None = None
+        self._pending: tuple[np.ndarray, float, Observations] | None = None
         self._is_terminated = False  # whether the last episode ended by itself
         self._has_warned = False  # of steps that are lost
         self._memory: Any = None  # of the policy, when it chose the last action
@@ -36,7 +36,7 @@ class ByHand:
         if self._actions is not None:  # the observation after the last step is missing
             judges = self.trainer.buffer.hindsight is not None  # hindsight judges the next state
             if terminated and not judges:  # the next observation is not used
-                self._made = self._actions, self._reward, self._obs
+                self._pending = self._actions, self._reward, self._obs
             elif not self._has_warned:
                 self._has_warned = True
                 log.warning(
@@ -53,7 +53,7 @@ class ByHand:
         """Set the present observation of the environment, ``{key: [...]}``."""
         now = {key: np.asarray(x)[None] for key, x in obs.items()}
         if self._actions is not None:
-            self._made = self._actions, self._reward, now
+            self._pending = self._actions, self._reward, now
         elif not self._begins:  # the action in between is unknown
             self.end(terminated=False)
         self._obs, self._actions = now, None
@@ -63,9 +63,9 @@ class ByHand:
         trainer = self.trainer
         if trainer.obs is None:
             trainer.begin(self._obs)
-        elif self._begins or self._made is not None:
+        elif self._begins or self._pending is not None:
             self._take_in()
-        self._memory = trainer.remembered()
+        self._memory = trainer.agent.remembered(trainer.begins)
         if trainer.alg.ON_POLICY and not len(trainer.buffer):  # a round begins
             trainer.round_memory = self._memory
         self._actions, raw = trainer.act()
@@ -93,8 +93,8 @@ class ByHand:
         trainer = self.trainer
         # The last episode may have had no step.
         none = np.zeros((1, trainer.alg.ac_dim)), 0.0, self._obs
-        (actions, reward, followed), is_step = self._made or none, self._made is not None
-        self._made, is_end = None, self._begins and is_step
+        (actions, reward, followed), is_step = self._pending or none, self._pending is not None
+        self._pending, is_end = None, self._begins and is_step
         stepped = Stepped(
             obs=self._obs,
             rewards=np.array([reward]),

@@ -56,11 +56,9 @@ class Environment(gymnasium.Wrapper):
         env_args = env_args_of(config)
         self.env_name: str = env_args["env_name"]
         env = with_images(make_env(env_args), config)
-        known, given = (
-            getattr(env.spec, "reward_threshold", None),
-            config.train.online.solved_return,
-        )
-        self.env_solution = known if given is None else given
+        self.env_solution = config.train.online.solved_return
+        if self.env_solution is None:
+            self.env_solution = getattr(env.spec, "reward_threshold", None)
         self._seed_spaces(env)
         return env
 
@@ -126,10 +124,12 @@ class Environment(gymnasium.Wrapper):
 
     @cached_property
     def _window(self) -> Screen | None:
-        problem = can_show() if self.play else None
-        if problem:
+        if not self.play:
+            return None
+        if problem := can_show():
             log.info(problem)
-        return Screen("offrl", frame_rate(self.env)) if self.play and not problem else None
+            return None
+        return Screen("offrl", frame_rate(self.env))
 
     def _show(self) -> None:
         if self._window is not None:

@@ -67,7 +67,7 @@ class RolesAlgo(PolicyAlgo):
             if isinstance(value, torch.nn.Module):
                 self.nets[name] = value
 
-    def _kept(self, kind: type | tuple[type, ...]) -> dict[str, Any]:
+    def _attributes(self, kind: type | tuple[type, ...]) -> dict[str, Any]:
         return {name: x for name, x in vars(self.written).items() if isinstance(x, kind)}
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,16 +96,16 @@ class RolesAlgo(PolicyAlgo):
         self.written.sync_target()
 
     def serialize(self) -> dict[str, Any]:
-        optimizers = self._kept(torch.optim.Optimizer)
+        optimizers = self._attributes(torch.optim.Optimizer)
         own = {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
-            "numbers": self._kept((int, float)),
+            "numbers": self._attributes((int, float)),
         }
         return super().serialize() | own
 
     def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
         super().deserialize({key: x for key, x in state.items() if key != "optimizers"})
-        for name, optimizer in self._kept(torch.optim.Optimizer).items():
+        for name, optimizer in self._attributes(torch.optim.Optimizer).items():
             if load_optimizers and name in state.get("optimizers", {}):
                 optimizer.load_state_dict(state["optimizers"][name])
         for name, number in state.get("numbers", {}).items():

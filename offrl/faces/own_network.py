@@ -27,13 +27,14 @@ def use_network(alg: Any, model: Any) -> nn.Module:
     try:
         if isinstance(model, type):
             model = model(tuple(next(iter(shapes.values()))), frames, alg.ac_dim, alg.device)
-        own = _Own(model, [*shapes]).to(alg.device, torch.float32).eval()  # keeps statistics
+        own = _OwnNetwork(model, [*shapes]).to(alg.device, torch.float32)
+        own.eval()  # keeps statistics
         seen = {k: torch.zeros(2, frames, *x, device=alg.device) for k, x in shapes.items()}
         problem = "" if own(seen).requires_grad else "it has no weights that learn"
         with torch.no_grad():  # last, as a module with a graph cannot be copied
             given = own(seen).shape
         own.train(alg.nets.training)
-        if not problem and not _put(alg, own, given[1:]):
+        if not problem and not _put_in_place(alg, own, given[1:]):
             problem = f"it gives [2, {given[-1]}] for 2 states"
     except Exception as error:  # of the user's code
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -46,7 +47,7 @@ def use_network(alg: Any, model: Any) -> nn.Module:
     return model
 
 
-class _Own(nn.Module):
+class _OwnNetwork(nn.Module):
     """Calls a user's module with observations ``{key: [B, frames, ...]}``: ``[B, 1, N]``."""
 
     def __init__(self, module: nn.Module, keys: list[str]):
@@ -61,14 +62,14 @@ class _Own(nn.Module):
         return call(seen if len(seen) > 1 else seen[self._keys[0]]).unsqueeze(1).float()
 
 
-class _AsItIs(nn.Module):
+class _NoHead(nn.Module):
     """Replaces the head after a module that returns actions."""
 
     def forward(self, actions: Tensor) -> Deterministic:
         return Deterministic(actions)
 
 
-def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
+def _put_in_place(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
     """Replace encoder, trunk and the head's last layer of a network by a module, whose output for
     one state has the shape ``gives``. Returns whether the module fits any network."""
     name = next((x for x in ("policy", "actor", "critic") if x in alg.nets), "")
@@ -78,11 +79,11 @@ def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
         net.value_encoder = net.value_encoder or net.encoder
         if per_action:
             net.encoder, net.actor_trunk, net._few_rows = own, MLP(alg.ac_dim, []), None
-            net.actor_head = _bare(net.actor_head)
+            net.actor_head = _without_last_layer(net.actor_head)
         else:
             net.value_encoder, net.value_trunk, net.value_head = own, MLP(1, []), nn.Identity()
-    elif per_action and isinstance(net, Actor) and _bare(net.head):
-        net.encoder, net.trunk, net.head = own, MLP(alg.ac_dim, []), _bare(net.head)
+    elif per_action and isinstance(net, Actor) and _without_last_layer(net.head):
+        net.encoder, net.trunk, net.head = own, MLP(alg.ac_dim, []), _without_last_layer(net.head)
     elif per_action and type(net) is DiscreteCritics and not net.dueling and net.num_critics == 1:
         net.encoders, net.trunk = nn.ModuleList([own]), nn.Unflatten(0, (1, -1))
         net.head[net.OUTPUT] = nn.Identity()
@@ -93,12 +94,12 @@ def _put(alg: Any, own: nn.Module, gives: tuple[int, ...]) -> bool:
     return True
 
 
-def _bare(head: Any) -> Any:
+def _without_last_layer(head: Any) -> Any:
     """Remove a head's last layer: its input is logits, means or actions. ``None`` if impossible."""
     if isinstance(head, CategoricalHead):
         head.logits = nn.Identity()  # type: ignore[assignment]
     elif isinstance(head, FreeGaussianHead):
         head.mean = nn.Identity()  # type: ignore[assignment]
     else:
-        return _AsItIs() if isinstance(head, DeterministicHead) else None
+        return _NoHead() if isinstance(head, DeterministicHead) else None
     return head

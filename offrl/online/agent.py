@@ -106,7 +106,7 @@ class PolicyAgent(BaseAgent):
                 raise ValueError(f"predict: the observation {key!r} is NaN or infinite")
         if self._num_frames > 1:
             batch = {k: torch.stack([x] * self._num_frames, dim=1) for k, x in batch.items()}
-        actions = self._raw(self.alg.predict(batch))
+        actions = self._as_taken(self.alg.predict(batch))
         return actions[0] if is_one else actions
 
     def sample(self, obs: Obs) -> np.ndarray:
@@ -124,7 +124,7 @@ class PolicyAgent(BaseAgent):
         return actions[0] if is_one else actions
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
-        self._ready()
+        self._set_to_train()
         actions = data.get("actions")
         if actions is not None and np.ndim(actions) != 3:
             raise ValueError(
@@ -135,7 +135,7 @@ class PolicyAgent(BaseAgent):
 
     def update(self, batch: Any, epoch: int = 1) -> dict[str, float]:
         """Make one update from a batch of ``process_batch_for_training``."""
-        self._ready()
+        self._set_to_train()
         info = self.alg.train_on_batch(batch, epoch)
         return {name: float(value) for name, value in info.items()}
 
@@ -148,25 +148,25 @@ class PolicyAgent(BaseAgent):
         begins: ``[N]``, true where episodes begin; ``None``: only where it has no frames yet.
         at_random: draw actions uniformly, without the policy.
         """
-        self._ready()
+        self._set_to_train()
         num = len(next(iter(obs.values())))
-        seen = {k: torch.from_numpy(x) for k, x in self._see(obs, begins).items()}
+        seen = {k: torch.from_numpy(x) for k, x in self._last_frames(obs, begins).items()}
         self.memory = self.remembered(begins)
         with torch.no_grad():
             if at_random:
-                action = self._any_action(num, seen)
+                action = self._random_action(num, seen)
             else:
                 action, self.memory = self.choose(seen)
-            raw = self._raw(self.alg.raw_action(action))
+            raw = self._as_taken(self.alg.raw_action(action))
         self.num_steps += num
         return action.cpu().numpy(), raw
 
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-        """Choose actions ``[N, A]`` as the policy explores, from the last frames. Returns the
-        recurrent state with them."""
+        """Choose actions ``[N, A]`` from the last frames, as the policy explores. Returns them and
+        the recurrent state."""
         return self.alg.explore(Seen(seen, state=self.memory, num_steps=self.num_steps))
 
-    def _ready(self) -> None:
+    def _set_to_train(self) -> None:
         """Put the networks into training mode, as ``predict`` and evaluations leave it."""
         if not (self.alg.nets.training or self.alg.rests):
             self.alg.set_train()
@@ -178,9 +178,9 @@ class PolicyAgent(BaseAgent):
         rows = torch.from_numpy(np.flatnonzero(begins)).to(self.alg.device)
         return map_leaves(lambda x: x.index_fill(0, rows, 0), self.memory)
 
-    def _see(self, obs: Observations, begins: np.ndarray | None) -> dict[str, np.ndarray]:
+    def _last_frames(self, obs: Observations, begins: np.ndarray | None) -> dict[str, np.ndarray]:
         """Append observations; return the last frames, ``{key: [N, num_frames, ...]}``."""
-        obs = {key: obs[key] for key in self._keys(obs)}
+        obs = {key: obs[key] for key in self._seen_keys(obs)}
         if self._num_frames == 1:
             return {key: x[:, None] for key, x in obs.items()}
         for key, x in obs.items():
@@ -193,11 +193,11 @@ class PolicyAgent(BaseAgent):
             self._frames[key] = stack
         return self._frames
 
-    def _keys(self, obs: Mapping[str, Any]) -> list[str]:
+    def _seen_keys(self, obs: Mapping[str, Any]) -> list[str]:
         """List the keys that the policy sees in an observation, and that of action masks."""
         return [*self._obs_ndims, *([ACTION_MASK] if ACTION_MASK in obs else [])]
 
-    def _any_action(self, num: int, seen: Mapping[str, Tensor]) -> Tensor:
+    def _random_action(self, num: int, seen: Mapping[str, Tensor]) -> Tensor:
         if self.alg.is_discrete:
             index = torch.randint(self.alg.ac_dim, (num,))
             if ACTION_MASK in seen:
@@ -205,7 +205,7 @@ class PolicyAgent(BaseAgent):
             return torch.nn.functional.one_hot(index, self.alg.ac_dim).float().to(self.alg.device)
         return (torch.rand(num, self.alg.ac_dim) * 2 - 1).to(self.alg.device)
 
-    def _raw(self, actions: Tensor) -> np.ndarray:
+    def _as_taken(self, actions: Tensor) -> np.ndarray:
         return clipped(actions.cpu().numpy(), self._space)
 
     def _batch(self, obs: Obs) -> tuple[dict[str, Tensor], bool]:
@@ -213,7 +213,7 @@ class PolicyAgent(BaseAgent):
         is_one = all(key in named and named[key].ndim == n for key, n in self._obs_ndims.items())
         shapes = {key: x.shape if is_one else x.shape[1:] for key, x in named.items()}
         self.alg.obs_spec.check_shapes(shapes, "obs")
-        keys = self._keys(named)
+        keys = self._seen_keys(named)
         return {key: named[key][None] if is_one else named[key] for key in keys}, is_one
 
     def serialize(self) -> dict[str, Any]:

@@ -27,16 +27,14 @@ class ScriptedExpert:
         self._name = envs.env_args["env_name"]
 
     def act(self, obs: Observations, begins: np.ndarray | None) -> np.ndarray:
-        """Choose the actions ``[N, A]``, or integers ``[N]``, for observations ``{key: [N,
-        ...]}``."""
+        """Choose actions ``[N, A]``, or integers ``[N]``, for observations ``{key: [N, ...]}``."""
         num = len(next(iter(obs.values())))
         try:
             rows = [self._function({key: x[row] for key, x in obs.items()}) for row in range(num)]
             actions = np.stack(rows).reshape(num, *self._space.shape).astype(self._space.dtype)
         except Exception as error:  # maybe in a user's code
             raise ValueError(
-                f"algo.expert: the scripted expert of {self._name} cannot act in this environment: "
-                f"{describe(error)}"
+                f"algo.expert: the expert of {self._name} cannot act here: {describe(error)}"
             ) from error
         return clipped(actions, self._space)
 
@@ -61,7 +59,7 @@ class TrainedExpert(PolicyAgent):
     def act(self, obs: Observations, begins: np.ndarray | None) -> np.ndarray:
         return self.explore(obs, begins)[1]
 
-    def _ready(self) -> None:
+    def _set_to_train(self) -> None:
         """Leave the networks in evaluation mode."""
 
     def choose(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
@@ -127,7 +125,10 @@ def _misfit(expert: Any, alg: Any, envs: VectorEnv) -> str | None:
         what = "the rewards so far" if expert.COUNTS_REWARDS else "a goal"
         return f"it is to be told {what}, which nobody does here"
     if (expert.is_discrete, expert.ac_dim) != (alg.is_discrete, alg.ac_dim):
-        theirs, ours = (_kind_of_actions(a) for a in (expert, alg))
+        theirs, ours = (
+            f"{a.ac_dim} discrete ones" if a.is_discrete else f"vectors of {a.ac_dim} numbers"
+            for a in (expert, alg)
+        )
         return f"its actions are {theirs}, but {envs.env_args['env_name']} takes {ours}"
     shown = {key: space.shape or () for key, space in envs.observation_space.items()}
     try:
@@ -135,7 +136,3 @@ def _misfit(expert: Any, alg: Any, envs: VectorEnv) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def _kind_of_actions(alg: Any) -> str:
-    return f"{alg.ac_dim} discrete ones" if alg.is_discrete else f"vectors of {alg.ac_dim} numbers"

@@ -91,11 +91,10 @@ class LocalBroker(Broker):
 
     def __init__(self, make_explorer: MakeExplorer, num_explorers: int, life: int = 0):
         super().__init__(make_explorer, num_explorers, life)
-        self._explorers: dict[int, Explorer] = {}
         self._next = 0
         self._weights: Any = None
-        for number in self._lives:  # errors appear before anything is written
-            self._explorers[number] = make_explorer(number, life)
+        # Errors appear before anything is written.
+        self._explorers = {number: make_explorer(number, life) for number in self._lives}
 
     def publish(self, weights: Weights) -> None:
         self._weights = weights

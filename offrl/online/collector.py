@@ -32,7 +32,7 @@ class Collector:
         self.config, self.device, self.envs = experiment.config, experiment.device, experiment.envs
         self.env_args, self.alg = experiment.env_args, experiment.alg
         self.agent = _agent_of(experiment)
-        self.statistics = _statistics_of(experiment)
+        self.statistics = RunningStatistics(experiment)
         self.step = 0  #: Training steps so far, in all environments.
         self.obs: Any = None  #: The observations to act on next, ``{key: [N, ...]}``.
         #: ``[N]``, true where episodes begin with these observations.
@@ -61,7 +61,7 @@ class Collector:
             self.begin(self.envs.reset())
         if self.alg.ON_POLICY and len(self.buffer):
             self.buffer.forget()  # a round that was never taken
-        self.round_memory = self.remembered()
+        self.round_memory = self.agent.remembered(self.begins)
         ended: Ended = []
         before = self.envs.num_restarts
         with self.alg.at_rest():  # once instead of for each step
@@ -76,10 +76,6 @@ class Collector:
         """Store the first observations, ``{key: [N, ...]}``."""
         self.obs = obs
         self.buffer.begin(obs)
-
-    def remembered(self) -> Any:
-        """Return the policy's present recurrent state, ``[N, ...]``."""
-        return self.agent.remembered(self.begins)
 
     def act(self) -> tuple[np.ndarray, np.ndarray]:
         """Choose actions in all environments. Returns them as they are learned from, ``[N, A]``,
@@ -116,8 +112,7 @@ class Collector:
         return ended
 
     def take_rollout(self) -> dict[str, Any]:
-        """Take the steps of the round (``Rollout.take``) out of the buffer, with the recurrent
-        state before it."""
+        """Take the round (``Rollout.take``) out of the buffer, with the recurrent state before."""
         rollout = self.buffer.take() | {"state": self.round_memory}
         rollout["rewards"] = self.statistics.rewards(rollout["rewards"])
         return rollout
@@ -157,14 +152,3 @@ def _agent_of(experiment: ActingExperiment) -> BaseAgent:
     if experiment.config.train.online.agent is not None:
         return OwnAgent(alg, envs)
     return Apprentice(alg, envs) if alg.ASKS_EXPERT else PolicyAgent(alg, envs.action_space)
-
-
-def _statistics_of(experiment: ActingExperiment) -> RunningStatistics:
-    """Make the running normalisation of an experiment, which continues a checkpoint's."""
-    config, spec = experiment.config, experiment.alg.obs_spec.groups["obs"]
-    vectors = [key for key, obs in spec.items() if not obs.is_image]
-    discount = getattr(config.algo, "discount", 1.0)
-    num_envs = experiment.envs.num_envs
-    statistics = RunningStatistics(config.train.online, vectors, num_envs, discount)
-    statistics.go_on_from(experiment.moments)
-    return statistics

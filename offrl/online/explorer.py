@@ -125,10 +125,9 @@ class Explorer(Collector):
             data = self.buffer.take()
         known = self.number, self.life, self._num_given, self._version
         made = self.step - step, self.agent.num_steps - num_actions
-        when = time.time()
-        trajectory = Trajectory(*known, as_arrays(data), *made, ended, moments, when, self.num_hung)
         self._num_given += 1
-        return trajectory
+        when = time.time()
+        return Trajectory(*known, as_arrays(data), *made, ended, moments, when, self.num_hung)
 
 
 def trajectory_length(config: Config, on_policy: bool) -> int:

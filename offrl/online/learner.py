@@ -10,13 +10,7 @@ import numpy as np
 from offrl.assembly.acting import ActingExperiment
 from offrl.online.broker import broker_at
 from offrl.online.collector import Ended
-from offrl.online.explorer import (
-    Explorer,
-    Trajectory,
-    Weights,
-    join_rounds,
-    trajectory_length,
-)
+from offrl.online.explorer import Explorer, Trajectory, Weights, join_rounds, trajectory_length
 from offrl.online.frames import unpacked
 from offrl.online.trainer import ActingTrainer
 from offrl.tree import as_arrays, as_tensors, map_leaves
@@ -28,8 +22,7 @@ class Learner(ActingTrainer):
     """A trainer whose steps are made by explorers (``distributed``), each with a copy of the policy
     and environments of its own. A broker carries their trajectories here, and weights to them.
 
-    In this process explorers act in turn; on Ray (``distributed.address``) they act while it
-    learns, by weights of some versions ago.
+    Explorers act in turn in this process, or while it learns on Ray (``distributed.address``).
     """
 
     NUM_ENVS = 1  # as explorers act

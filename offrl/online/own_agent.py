@@ -46,7 +46,7 @@ class OwnAgent(PolicyAgent):
             self._chosen = [own.infer_action(state, True) for own, state in pairs]
             raw = np.stack([self._checked(action) for action in self._chosen])
         self.num_steps += len(raw)
-        self._ready()
+        self._set_to_train()
         return self.alg.learned_action(torch.from_numpy(raw)).cpu().numpy(), raw
 
     def _checked(self, action: Any) -> np.ndarray:

@@ -7,16 +7,7 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from offrl.cluster import (
-    RayActor,
-    Report,
-    check_versions,
-    connected,
-    import_ray,
-    put,
-    reason_of,
-    start_actor,
-)
+from offrl import cluster
 from offrl.online.broker import Broker, MakeExplorer
 from offrl.online.explorer import Explorer, Trajectory, Weights
 from offrl.processes import Alarm
@@ -45,9 +36,9 @@ class RayBroker(Broker):
         self._connection = ExitStack()
         # A private Ray also has CPUs for evaluations.
         num_cpus = num + len(os.sched_getaffinity(0))
-        self._connection.enter_context(connected(address, num_cpus))
-        self._ray = import_ray()
-        self._make = put(make_explorer)
+        self._connection.enter_context(cluster.connected(address, num_cpus))
+        self._ray = cluster.import_ray()
+        self._make = cluster.put(make_explorer)
         self._weights: Any = None
         self._actors: dict[int, Any] = {}
         # Requests to each explorer, with its life, in order, which Ray's wait does not keep.
@@ -55,7 +46,7 @@ class RayBroker(Broker):
         self._ready: deque[int] = deque()  # explorers whose first answer has arrived
 
     def publish(self, weights: Weights) -> None:
-        self._weights = put(weights)
+        self._weights = cluster.put(weights)
 
     def receive(self) -> Trajectory:
         while True:
@@ -73,10 +64,10 @@ class RayBroker(Broker):
                     silent = f", or it made no step for {self._timeout:g} s"
                     is_gone = isinstance(error, self._ray.exceptions.RayActorError)
                     self._ray.kill(self._actors.pop(number))
-                    self._failed(number, reason_of(error) + silent * is_gone)
+                    self._failed(number, cluster.reason_of(error) + silent * is_gone)
                 continue
-            if isinstance(answer, Report):
-                check_versions(answer)
+            if isinstance(answer, cluster.Report):
+                cluster.check_versions(answer)
                 continue
             if not is_current:  # a failed actor still answers its requests
                 continue
@@ -97,8 +88,7 @@ class RayBroker(Broker):
                 begun, free = time.monotonic(), self._ray.available_resources().get("CPU", 0)
                 log.warning(
                     f"no trajectory came in {PATIENCE_S:g} s: explorers may wait for a CPU each, "
-                    f"of which the cluster has {free:g} free (ray status), or their environments "
-                    "are slow"
+                    f"of which {free:g} are free (ray status), or their environments are slow"
                 )
         self._ready.extend(first[ref] for ref in ready)
 
@@ -108,7 +98,7 @@ class RayBroker(Broker):
             asked = self._asked[number]
             if number not in self._actors:
                 made = self._make, number, life, self._timeout
-                self._actors[number] = start_actor(ExplorerActor, *made)
+                self._actors[number] = cluster.start_actor(ExplorerActor, *made)
                 asked.append((self._actors[number].report.remote(), life))
             for _ in range(AHEAD - sum(asked_life == life for _, asked_life in asked)):
                 asked.append((self._actors[number].explore.remote(self._weights), life))
@@ -120,7 +110,7 @@ class RayBroker(Broker):
         self._connection.close()
 
 
-class ExplorerActor(RayActor):
+class ExplorerActor(cluster.RayActor):
     """An explorer in its own process, which is made at the first request."""
 
     def __init__(self, make_explorer: MakeExplorer, number: int, life: int, timeout: float):

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.config import OnlineConfig
+from offrl.assembly.acting import ActingExperiment
+from offrl.tree import as_arrays, as_tensors
 
 LARGEST = 10.0  # standard deviations, of rewards
 LEAST_VARIANCE = 1e-8
@@ -45,31 +46,30 @@ class Moments:
         return np.sqrt(self.squares / max(1, self.count) + LEAST_VARIANCE)
 
     def state(self) -> dict[str, Any]:
-        parts = {"mean": self.mean, "squares": self.squares}
-        return {"count": self.count, **{k: torch.as_tensor(x) for k, x in parts.items()}}
+        return as_tensors(vars(self))
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.count = state["count"]
-        self.mean, self.squares = state["mean"].numpy(), state["squares"].numpy()
+        vars(self).update(as_arrays(state))
 
 
 class RunningStatistics:
     """Statistics for the normalisation in ``train.online``, which also gives the rewards to learn
     from. Statistics of observations change only between rounds, so that a policy sees the same
     while it acts and while it learns. Rewards are divided by the deviation of their discounted
-    sums, including the present round's.
-
-    keys: the vector observations.
+    sums, including the present round's. All continue a checkpoint's of the experiment.
     """
 
-    def __init__(self, config: OnlineConfig, keys: list[str], num_envs: int, discount: float):
-        self._config, self._discount = config, discount
-        self._obs = {key: Moments() for key in keys if config.normalize_obs}
+    def __init__(self, experiment: ActingExperiment):
+        self._config = experiment.config.train.online
+        self._discount = getattr(experiment.config.algo, "discount", 1.0)
+        shown = experiment.alg.obs_spec.groups["obs"] if self._config.normalize_obs else {}
+        self._obs = {key: Moments() for key, obs in shown.items() if not obs.is_image}
         self._returns = Moments()
-        self._sums = np.zeros(num_envs)  # discounted returns of running episodes
+        self._sums = np.zeros(experiment.envs.num_envs)  # discounted returns of running episodes
         self._seen: list[Mapping[str, np.ndarray]] = []
         self._received: list[np.ndarray] = []
         self._is_behind = False  # other processes' data is not in use yet
+        self.go_on_from(experiment.moments)
 
     def see(self, obs: Mapping[str, np.ndarray], stepped: Any) -> None:
         """Add a step from ``obs`` in all environments."""
@@ -108,12 +108,11 @@ class RunningStatistics:
     def update(self, alg: Any) -> None:
         """Normalise the policy's observations by all statistics so far, before the next round."""
         if self._seen or self._is_behind:
-            for key, moments in self._obs.items() if self._seen else ():
-                moments.add(np.concatenate([obs[key] for obs in self._seen]))
-            stats = {
-                key: {"offset": m.mean[None], "scale": m.deviation[None]}
-                for key, m in self._obs.items()
-            }
+            stats = {}
+            for key, moments in self._obs.items():
+                if self._seen:
+                    moments.add(np.concatenate([obs[key] for obs in self._seen]))
+                stats[key] = {"offset": moments.mean[None], "scale": moments.deviation[None]}
             alg.set_statistics(stats, alg.action_normalizer.stats)
         self._seen, self._is_behind = [], False
 

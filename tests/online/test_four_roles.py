@@ -235,10 +235,10 @@ def test_policy_agents_keep_frames_and_forget_them_where_episodes_begin():
     agent = trainer.agent
     assert isinstance(agent, PolicyAgent)
     shown = [{"flat": np.full((2, 4), float(i), dtype=np.float32)} for i in range(5)]
-    seen = [agent._see(obs, None)["flat"][:, :, 0].copy() for obs in shown[:4]]
+    seen = [agent._last_frames(obs, None)["flat"][:, :, 0].copy() for obs in shown[:4]]
     assert seen[0].tolist() == [[0, 0, 0]] * 2 and seen[3].tolist() == [[1, 2, 3]] * 2
     begins = np.array([True, False])
-    assert agent._see(shown[4], begins)["flat"][:, :, 0].tolist() == [[4, 4, 4], [2, 3, 4]]
+    assert agent._last_frames(shown[4], begins)["flat"][:, :, 0].tolist() == [[4, 4, 4], [2, 3, 4]]
 
 
 def test_an_evaluation_is_a_record_that_changes_nothing(trainer):
