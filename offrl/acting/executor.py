@@ -53,7 +53,7 @@ class Executor:
             due = torch.arange(num_envs)
         if len(due):
             chunks = predict(due)()
-            state = state or _nothing(num_envs, chunks)
+            state = state or _empty_state(num_envs, chunks)
             due = due.to(state["waits"].device)
             asked: dict[str, Any] = {"coming": chunks, "waits": self.latency, "played": 0}
             for name, values in asked.items():
@@ -87,7 +87,11 @@ class Executor:
     def _play(self, state: dict[str, Tensor]) -> Played:
         now = state["counts"][:, 0]
         plays = now > 0 if self.asynchronous else state["left"] > 0
-        actions = state["sums"][:, 0] / self._total_weight(now)[:, None]
+        weights = now.clamp(min=1)
+        if self.ensemble:  # the sum of the weights of so many chunks
+            decay = math.exp(-self.ensemble)
+            weights = (1 - decay**weights) / (1 - decay)
+        actions = state["sums"][:, 0] / weights[:, None]
         for name in ("sums", "counts"):
             later = state[name].roll(-1, dims=1)
             later[:, -1] = 0
@@ -96,13 +100,6 @@ class Executor:
         state["left"] = (state["left"] - plays.long()).clamp(min=0)
         state["played"] = state["played"] + plays.long()
         return actions, plays, state
-
-    def _total_weight(self, counts: Tensor) -> Tensor:
-        """Sum up the weights of so many chunks."""
-        if not self.ensemble:
-            return counts.clamp(min=1)
-        decay = math.exp(-self.ensemble)
-        return (1 - decay ** counts.clamp(min=1)) / (1 - decay)
 
 
 class RealTime:
@@ -127,7 +124,7 @@ class RealTime:
         row = torch.zeros(1, dtype=torch.long)
         if state is None:  # a chunk still coming is of another episode
             chunk = self._thread.submit(predict(row)).result()  # after the running inference
-            state = _nothing(1, chunk) | {"coming": chunk}
+            state = _empty_state(1, chunk) | {"coming": chunk}
             self.executor._receive(state, row)
             self._coming = None
         state = dict(state)
@@ -141,7 +138,7 @@ class RealTime:
         return self.executor._play(state)
 
 
-def _nothing(num_envs: int, like: Tensor) -> dict[str, Tensor]:
+def _empty_state(num_envs: int, like: Tensor) -> dict[str, Tensor]:
     """Make a state without any chunk, for chunks shaped as ``like`` ``[N, H, A]``."""
     blank = like.new_zeros(num_envs, *like.shape[1:])
     count = torch.zeros(num_envs, dtype=torch.long, device=like.device)

@@ -27,7 +27,7 @@ from offrl.acting.executor import Executor, RealTime, State
 from offrl.specs import LANGUAGE
 
 
-class _ToAct:
+class _PolicyPickle:
     """Pickles a policy for another process; has the form of a module, as ``torch.save`` needs."""
 
     class Pickler(cloudpickle.Pickler):
@@ -41,7 +41,7 @@ class _ToAct:
             return super().reducer_override(what)
 
 
-def _received(content: bytes) -> Any:
+def _policy_from_bytes(content: bytes) -> Any:
     kind, state = torch.load(BytesIO(content), map_location="cpu", weights_only=False)
     policy = object.__new__(kind)
     policy.__dict__.update(state)
@@ -64,14 +64,9 @@ class Episode:
         """Append a copy of ``obs`` to the last observations; the first one fills all places."""
         if self.frames is None:
             self.frames = {k: np.stack([x] * self.num_frames) for k, x in obs.items()}
-            return
-        for key, stack in self.frames.items():
-            if stack.dtype != obs[key].dtype:
-                stack = stack.astype(np.result_type(stack, obs[key]))
-                self.frames[key] = stack
-            if self.num_frames > 1:
-                stack[:-1] = stack[1:]
-            stack[-1] = obs[key]
+        else:
+            kept = {key: stack[1:] for key, stack in self.frames.items()}
+            self.frames = {k: np.concatenate([x, obs[k][None]]) for k, x in kept.items()}
 
 
 CHUNK_ROWS = (2, 8, 32)  # the sizes of batches in which chunks are predicted
@@ -122,8 +117,8 @@ class RolloutPolicy(Policy):
         """Pickle it for the CPU of another process, without the parts that only training needs."""
         state = {**self.__dict__, "_episodes": {}}
         content = BytesIO()
-        torch.save((type(self), state), content, pickle_module=_ToAct)
-        return _received, (content.getvalue(),)
+        torch.save((type(self), state), content, pickle_module=_PolicyPickle)
+        return _policy_from_bytes, (content.getvalue(),)
 
     @property
     def obs_keys(self) -> list[str]:  # type: ignore[override]
