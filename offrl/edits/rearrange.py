@@ -14,7 +14,7 @@ from offrl.data.remarks import odd_image
 from offrl.data.storage import CHUNK_BYTES, StoredArray, kind_of_step
 from offrl.data.writer import split as drawn
 from offrl.edits.edit import ACTION_MAP, Edit, check_range, labelled, of_files
-from offrl.edits.selection import Facts
+from offrl.edits.selection import facts
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def split(
     if names[0] == names[1]:
         raise ValueError(f"both filter keys would be called {names[0]!r}; give two names")
     edit, demos = of_files([file]), file.demos(filter_key)
-    good = {d for d in demos if Facts(file, d)["success"]} if by == "success" else set()
+    good = {d for d in demos if facts(file, d)["success"]()} if by == "success" else set()
     parts = [[d for d in demos if d in good], [d for d in demos if d not in good]]
     if share is not None:
         held_out = {*chain(*(drawn(part, share, seed)[1] for part in parts))}

@@ -2,7 +2,7 @@
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,9 @@ STANDS_IN = "return_"
 
 class Condition:
     """A user's condition on demonstrations, such as ``length < 100 and return > 0.5``.
-    ``Condition(text)(values)`` evaluates it for the values of its names. It is a small subset of
-    Python's expressions, which is interpreted here: no code is executed.
+    ``Condition(text)(values)`` evaluates it for the values of its names, or for what functions in
+    their place return. It is a small subset of Python's expressions, which is interpreted here: no
+    code is executed.
 
     Raises ``ValueError`` for invalid text, when made, and for values of unsuitable types.
     """
@@ -63,10 +64,10 @@ class Condition:
             text = node.value
             return text.replace(STANDS_IN, RESERVED) if isinstance(text, str) else text
         if isinstance(node, ast.Name):
-            if (name := node.id.replace(STANDS_IN, RESERVED)) not in list(values):
+            if (name := node.id.replace(STANDS_IN, RESERVED)) not in values:
                 words = f"asks for {name}; known are {', '.join(values)}"
                 raise ValueError(f"the condition {self.text!r} {words}")
-            return values[name]
+            return values[name]() if callable(values[name]) else values[name]
         if isinstance(node, ast.BoolOp):
             decides = isinstance(node.op, ast.Or)  # the value that decides
             return any(bool(self._value(x, values)) == decides for x in node.values) == decides
@@ -92,37 +93,26 @@ class Condition:
             raise ValueError(f"the condition {self.text!r} cannot be computed: {error}") from None
 
 
-class Facts(Mapping[str, Any]):
-    """The names that conditions may use: ``length``, ``return``, ``success`` and attributes."""
+def facts(file: DemoFile, demo: str) -> dict[str, Any]:
+    """Return what conditions may name: the attributes of a demonstration, and functions that compute
+    its ``length``, ``return`` and ``success``, for which they read the file."""
+    attributes: dict[str, Any] = {}
+    for key, value in file.attributes(demo).items():
+        if isinstance(value, bytes):
+            attributes[key] = value.decode(errors="replace")
+        elif not isinstance(value, np.ndarray):
+            attributes[key] = value.item() if isinstance(value, np.generic) else value
 
-    def __init__(self, file: DemoFile, demo: str):
-        self._file, self._demo = file, demo
-        self._attributes = {
-            key: value.decode(errors="replace") if isinstance(value, bytes) else value
-            for key, value in file.attributes(demo).items()
-            if not isinstance(value, np.ndarray)
-        }
-        computed: dict[str, Callable[[], Any]] = {
-            "length": lambda: int(file.lengths([demo])[0]),
-            "return": lambda: float(file.steps(demo, "rewards").sum(dtype=np.float64)),
-            "success": self._success,
-        }
-        self._values = {**computed, **self._attributes, **computed}
+    def success() -> bool:
+        found = file.success(attributes | _signs(file, demo))
+        return bool(success_steps(file, demo).any()) if found is None else found
 
-    def __getitem__(self, name: str) -> Any:
-        value = self._values[name]
-        value = value() if callable(value) else value
-        return value.item() if isinstance(value, np.generic) else value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def _success(self) -> bool:
-        found = self._file.success(self._attributes | _signs(self._file, self._demo))
-        return found if found is not None else bool(success_steps(self._file, self._demo).any())
+    computed: dict[str, Any] = {
+        "length": lambda: int(file.lengths([demo])[0]),
+        "return": lambda: float(file.steps(demo, "rewards").sum(dtype=np.float64)),
+        "success": success,
+    }
+    return {**computed, **attributes, **computed}
 
 
 def _signs(file: DemoFile, demo: str) -> dict[str, Any]:
@@ -193,9 +183,9 @@ def keep(
         raise ValueError("offrl edit filter: no condition is given; see offrl edit filter --help")
     conditions, kept = [Condition(text) for text in texts], []
     for demo in file.demos():
-        facts = Facts(file, demo)
+        values = facts(file, demo)
         try:
-            if all(condition(facts) for condition in conditions):
+            if all(condition(values) for condition in conditions):
                 kept.append((file, demo))
         except ValueError as error:
             if str(error).startswith(f"{file.path}: "):

@@ -16,7 +16,7 @@ from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 from offrl.edits import rearrange
 from offrl.edits.edit import of_files, open_file
-from offrl.edits.selection import Facts, keep, subset
+from offrl.edits.selection import facts, keep, subset
 
 ENV = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20, "camera_names": ["a"]}}
 
@@ -182,7 +182,8 @@ def test_nothing_that_fulfils_is_said(own):
 def test_an_attribute_says_whether_an_episode_succeeded_before_rewards_do(tmp_path):
     path = write_own(tmp_path / "x.hdf5", lengths=(3, 4), success=False)
     with open_file(path) as file:
-        assert not Facts(file, "demo_0")["success"] and Facts(file, "demo_0")["return"] == 1
+        known = facts(file, "demo_0")
+        assert not known["success"]() and known["return"]() == 1
 
 
 def test_dense_rewards_do_not_say_who_succeeded_and_dones_do(tmp_path):
