@@ -283,7 +283,7 @@ class Recording:
         def noise_pred():
             weights = nullcontext() if split.endswith("ema") else self.algo.trained_weights()
             with weights:
-                return net(noisy, arrays["timesteps"], net.encode(obs))
+                return net(noisy, arrays["timesteps"], net.encoder(obs))
 
         def ddim_action():
             with Replay([Draw.recorded(arrays["initial_noise"], "torch.randn")]):
@@ -293,7 +293,7 @@ class Recording:
 
         return {
             "noisy_actions": lambda: noisy,
-            "obs_cond": lambda: net.encode(obs).flatten(1),
+            "obs_cond": lambda: net.encoder(obs).flatten(1),
             "noise_pred": noise_pred,
             "ddim_action": ddim_action,
             "alphas_cumprod": lambda: schedule.alphas_cumprod,

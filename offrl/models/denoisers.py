@@ -20,16 +20,12 @@ FINAL_GROUPS = 8  # of the last normalisation, in robomimic and its origin, what
 
 
 class Denoiser(nn.Module):
-    """An ``encoder`` of observations and a ``net`` that predicts from noisy actions; two calls,
-    because observations are encoded once for all denoising steps."""
+    """An ``encoder`` of observations ``{key: [B, To, ...]}`` to features ``[B, To, F]``, which is
+    called once for all denoising steps, and a ``net`` that predicts from noisy actions."""
 
     def __init__(self, encoder: Encoder, net: nn.Module):
         super().__init__()
         self.encoder, self.net = encoder, net
-
-    def encode(self, obs: Any) -> Tensor:
-        """Encode observations ``{key: [B, To, ...]}`` as features ``[B, To, F]``."""
-        return self.encoder(obs)
 
     def forward(self, actions: Tensor, time: Tensor, seen: Tensor) -> Tensor:
         """Predict the target ``[B, Tp, A]`` from noisy ``actions`` ``[B, Tp, A]`` at ``time``
@@ -70,13 +66,11 @@ class UNetDenoiser(nn.Module):
         pairs = list(zip([ac_dim, *down_dims], down_dims, strict=False))
         halves = (_named(conv=nn.Conv1d(dim, dim, 3, 2, 1)) for dim in down_dims[:-1])
         resizes = [*halves, nn.Identity()]
-        self.down_modules: Any
-        self.up_modules: Any
         self.mid_modules = nn.ModuleList([block(last, last), block(last, last)])
-        self.down_modules = nn.ModuleList(
+        self.down_modules: Any = nn.ModuleList(
             level(*pair, resize) for pair, resize in zip(pairs, resizes, strict=True)
         )
-        self.up_modules = nn.ModuleList(
+        self.up_modules: Any = nn.ModuleList(
             level(2 * wide, narrow, _named(conv=nn.ConvTranspose1d(narrow, narrow, 4, 2, 1)))
             for narrow, wide in reversed(pairs[1:])
         )

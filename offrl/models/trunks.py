@@ -26,7 +26,7 @@ class MLP(nn.Module):
         super().__init__()
         dims = [input_dim, *layer_dims]
         layers: list[nn.Module] = []
-        for size_in, size_out in zip(dims, dims[1:], strict=False):
+        for size_in, size_out in pairwise(dims):
             layers += [Linear(size_in, size_out), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers)
         self._affine: list[Any] = layers[::2]
@@ -79,17 +79,23 @@ class RNN(MLP):
         state: Mapping[str, Tensor] | None = None,
         answers: slice = EVERY_STEP,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        first, hidden = features[:, :1], None
+        # PyTorch's memory is ``[L, B, H]``, an LSTM's two of these; a state has ``[B, L, H]``.
+        first = features[:, :1]
+        hidden: Any = None
         age = torch.zeros(len(features), dtype=torch.long, device=features.device)
         if state is not None:
             age = state["age"]
             goes_on = ((age if self.horizon is None else age % self.horizon) != 0)[:, None, None]
             first = torch.where(goes_on, state["first"], first)
-            hidden = _unpack({name: state[name] * goes_on for name in "hc" if name in state})
+            kept = [state[name] * goes_on for name in "hc" if name in state]
+            parts = tuple(part.transpose(0, 1).contiguous() for part in kept)
+            hidden = parts if len(parts) == 2 else parts[0]
         if self.open_loop:
             features = first.expand_as(features)
         output, hidden = self.rnn(features, hidden)
-        state = {"age": age + features.shape[1], "first": first, **_pack(hidden)}
+        parts = hidden if isinstance(hidden, tuple) else (hidden,)
+        named = {name: part.transpose(0, 1) for name, part in zip("hc", parts, strict=False)}
+        state = {"age": age + features.shape[1], "first": first, **named}
         return self._run(output[:, answers]), state
 
 
@@ -116,14 +122,3 @@ def over_episodes(
         output, state = trunk(features[:, first:last], state)
         outputs.append(output)
     return torch.cat(outputs, dim=1), state
-
-
-def _pack(hidden: Any) -> dict[str, Tensor]:
-    """Name the parts of PyTorch's recurrent state ``[L, B, H]``, as ``[B, L, H]``."""
-    parts = hidden if isinstance(hidden, tuple) else (hidden,)
-    return {name: part.transpose(0, 1) for name, part in zip("hc", parts, strict=False)}
-
-
-def _unpack(state: Mapping[str, Tensor]) -> Any:
-    parts = tuple(part.transpose(0, 1).contiguous() for part in state.values())
-    return parts if len(parts) == 2 else parts[0]

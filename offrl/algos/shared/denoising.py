@@ -119,7 +119,7 @@ class DenoisingPolicy(ChunkPolicy):
 
     def begin(self, obs: Obs, generators: Generators) -> tuple[Tensor, Tensor]:
         """Encode observations, and draw the noise ``[B, Tp, A]`` that becomes chunks."""
-        seen = self.nets["policy"].encode(obs)
+        seen = self.nets["policy"].encoder(obs)
         shape = len(seen), self.algo_config.horizon.prediction_horizon, self.ac_dim
         return seen, models.random_rows("randn", seen.new_zeros(shape), generators)
 
@@ -153,7 +153,7 @@ class DenoisingPolicy(ChunkPolicy):
     def update(self, batch: dict[str, Any]) -> dict[str, Any]:
         net = self.nets["policy"]
         noisy, time, target = self.corrupt(batch["actions"])
-        predicted = net(noisy, time, net.encode(batch["obs"]))
+        predicted = net(noisy, time, net.encoder(batch["obs"]))
         loss = masked_mean((predicted - target).square().mean(-1), batch["pad_mask"])
         return {"loss": loss, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
