@@ -269,7 +269,7 @@ class Replay(WindowDataset):
         taken = self._take(num * num_steps) if num_steps else None
         if self.demos is None or not num_demos:
             return taken or {}
-        recorded = self._show(self.demos, num * num_demos)
+        recorded = self._draw_demos(self.demos, num * num_demos)
         if self.priorities is not None:
             recorded["weights"] = torch.ones(num * num_demos)
         if taken is None:
@@ -288,7 +288,7 @@ class Replay(WindowDataset):
         if self.priorities is None:
             rows = self.steps(num)
         else:
-            rows, weights["weights"] = self._likeliest(num, self.priorities)
+            rows, weights["weights"] = self._draw_by_priority(num, self.priorities)
             self._drawn = rows
         batch = self._gather(self, rows)
         if self.hindsight is not None:
@@ -296,7 +296,7 @@ class Replay(WindowDataset):
             self.hindsight.relabel(batch, self.store.columns, self._windows, rows, draws)
         return batch | weights
 
-    def _likeliest(self, num: int, priorities: Priorities) -> tuple[Tensor, Tensor]:
+    def _draw_by_priority(self, num: int, priorities: Priorities) -> tuple[Tensor, Tensor]:
         while True:
             uniform = torch.rand(num, generator=self.generator, dtype=torch.float64)
             rows, weights = priorities.draw(uniform, len(self.store), self.progress)
@@ -319,7 +319,7 @@ class Replay(WindowDataset):
         num = len(self.demos)
         return ceil(batch_size * num / (num + len(self.store)))
 
-    def _show(self, demos: WindowDataset, num: int) -> dict[str, Any]:
+    def _draw_demos(self, demos: WindowDataset, num: int) -> dict[str, Any]:
         """Draw ``num`` recorded steps."""
         shown = torch.randint(len(demos), (num,), generator=self.generator)
         return self._gather(demos, shown.to(demos.device))

@@ -31,11 +31,9 @@ class Rollout(Replay):
         first = store.parts + store.num_before
         length = int((store.heads - first).max()) + 1
         rows = torch.from_numpy(first[:, None] + np.arange(length))
-        frames = rows[..., None]
-        if store.num_before:
-            flat = rows.flatten()
-            earlier = self._windows.before(flat[:, None], flat, store.num_before + 1)
-            frames = earlier.unflatten(0, rows.shape)
+        flat = rows.flatten()
+        earlier = self._windows.before(flat[:, None], flat, store.num_before + 1)
+        frames = earlier.unflatten(0, rows.shape)
         rollout: dict[str, Any] = {
             "obs": {key: store.columns[f"obs/{key}"].take(frames) for key in self.obs_keys},
             "frames": frames,
@@ -47,7 +45,7 @@ class Rollout(Replay):
         rollout["terminated"] = ended & rollout.pop("dones").bool()
         rollout["truncated"] = ended & ~rollout["terminated"]
         if self.demos is not None:
-            rollout["demos"] = self._show(self.demos, rows.numel())
+            rollout["demos"] = self._draw_demos(self.demos, rows.numel())
         self.forget()
         return rollout
 

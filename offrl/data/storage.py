@@ -25,6 +25,8 @@ FRAMES = ("png", "jpeg")
 COMPRESSIONS = (*FRAMES, "gzip", "lzf")
 # 4:4:4 at 95: invisible differences, at a sixth of the bytes.
 OPTIONS: dict[str, dict[str, Any]] = {"png": {}, "jpeg": {"quality": 95, "subsampling": 0}}
+# HDF5's form of a NumPy type, made once: it takes as long as reading a short array.
+_type_in_memory = cache(h5py.h5t.py_create)
 
 
 def create(
@@ -185,12 +187,6 @@ def unreadable(path: str | Path, place: str, error: Exception) -> ValueError:
     is_checked = os.path.isfile(path) and h5py.is_hdf5(path)
     remedy = f", or look what else is damaged with: offrl validate {path}" if is_checked else ""
     return ValueError(f"{path}: {place} cannot be read ({reason}); copy the file again{remedy}")
-
-
-@cache
-def _type_in_memory(dtype: np.dtype) -> h5py.h5t.TypeID:
-    """Make HDF5's form of a NumPy type; cached, as it takes as long as reading a short array."""
-    return h5py.h5t.py_create(dtype)
 
 
 def _encoded(images: np.ndarray, kind: str) -> np.ndarray:

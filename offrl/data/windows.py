@@ -52,8 +52,6 @@ class Windows:
         skipped_start = 0 if pad_frame_stack else frame_stack - 1
         self.skipped_end = 0 if pad_seq_length else seq_length - 1
         counts = seen - skipped_start - self.skipped_end
-        if pad_seq_length:
-            counts = np.where(seen > skipped_start, np.maximum(counts, 1), counts)
         self.counts = np.where(seen == 0, 0, counts)  # per demonstration; too short if below 1
         counts = np.maximum(self.counts, 0)
         self._start = torch.from_numpy(ranges(first_rows + skipped_start, counts))
@@ -246,8 +244,7 @@ class WindowDataset(Dataset):
             batch["next_obs"] = self._next_obs(rows, indices)
         if draws is None:
             draws = torch.rand(len(indices), self.num_draws, dtype=torch.float64)
-        if self.num_draws:
-            draws = draws.to(self.device)
+        draws = draws.to(self.device)
         if self.goals:
             batch["goal_obs"], starting, ending = self._goals(self.goals, indices, draws)
             if self.goals.are_rewarded:

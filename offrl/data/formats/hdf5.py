@@ -236,7 +236,7 @@ class DemoFile(Demos):
                 return dataset
         except Exception:
             with located(self.path, f"data/{demo}/{key}"):
-                self._look_for(demo, key)
+                self._raise_what_is_wrong(demo, key)
                 raise
         raise ValueError(
             f"{self.path}: data/{demo}/{key} is not one value or row for each step (shape "
@@ -259,7 +259,7 @@ class DemoFile(Demos):
         dataset.check_written()
         return dataset
 
-    def _look_for(self, demo: str, key: str) -> None:
+    def _raise_what_is_wrong(self, demo: str, key: str) -> None:
         """Raise ``ValueError`` that says why a key cannot be opened."""
         group, _, name = key.rpartition("/")
         parent = self._file.get(f"data/{demo}/{group}")
