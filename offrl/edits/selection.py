@@ -94,8 +94,8 @@ class Condition:
 
 
 def facts(file: DemoFile, demo: str) -> dict[str, Any]:
-    """Return what conditions may name: the attributes of a demonstration, and functions that compute
-    its ``length``, ``return`` and ``success``, for which they read the file."""
+    """Return the values that conditions may name: the attributes of a demonstration, and functions
+    that read the file for its ``length``, ``return`` and ``success``."""
     attributes: dict[str, Any] = {}
     for key, value in file.attributes(demo).items():
         if isinstance(value, bytes):

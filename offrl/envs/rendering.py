@@ -15,6 +15,19 @@ from offrl.processes import program
 
 BACKENDS = ("egl", "osmesa")
 INSTALL_HINT = "apt-get install libegl1 libgl1 libosmesa6 (or the like), then offrl doctor"
+FPS = 20  # default for environments
+# Components of actions, and their keys. The camera looks at the robot: "away" is towards it.
+PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # of keys, for less and for more of a component
+MOVES = {pair[i]: (part, 2 * i - 1) for part, pair in enumerate(PAIRS) for i in (0, 1)}
+HELP = (
+    "w s a d  away, near, left, right   r f  up, down",
+    "z x t g c v  turn   space  open, close the gripper",
+    "backspace  once more from the start   esc  finish",
+)
+WINDOW, PIXELS = "offrl teleoperate", 512
+GRIPPER, BACKSPACE, ESCAPE = " ", "\b", "\x1b"
+STRENGTH = 0.5  # of the motion that a key stands for
+HELD = 0.12  # seconds that a key press moves the arm; the keyboard repeats a held key faster
 
 _PROBE = """
 import mujoco
@@ -26,6 +39,7 @@ mujoco.mj_forward(model, data)
 renderer.update_scene(data)
 assert renderer.render().any()
 """
+_WINDOW_PROBE = "import cv2; cv2.namedWindow('offrl'); cv2.waitKey(1)"
 
 
 def renders_observations(env_args: Mapping[str, Any]) -> bool:
@@ -56,8 +70,8 @@ def probe(backend: str) -> str | None:
 def working_backend() -> str | None:
     """Find the back end that ``MUJOCO_GL`` names, or the first that works, or ``None``."""
     chosen = os.environ.get("MUJOCO_GL")
-    candidates = (chosen,) if chosen in BACKENDS else () if chosen else BACKENDS
-    return next((b for b in candidates if probe(b) is None), None)
+    candidates = [name for name in BACKENDS if not chosen or name == chosen]
+    return next((name for name in candidates if probe(name) is None), None)
 
 
 def needed_backend(needs: str = "") -> str:
@@ -67,11 +81,6 @@ def needed_backend(needs: str = "") -> str:
         why = f"{needs}: " if needs else ""
         raise ValueError(f"{why}no rendering back end works here; {INSTALL_HINT}")
     return backend
-
-
-FPS = 20  # default for environments
-ESCAPE = "\x1b"
-_WINDOW_PROBE = "import cv2; cv2.namedWindow('offrl'); cv2.waitKey(1)"
 
 
 class Finished(Exception):
@@ -141,20 +150,6 @@ class Screen:
         import cv2
 
         cv2.destroyAllWindows()
-
-
-# Components of actions, and their keys. The camera looks at the robot: "away" is towards it.
-PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # of keys, for less and for more of a component
-MOVES = {pair[i]: (part, 2 * i - 1) for part, pair in enumerate(PAIRS) for i in (0, 1)}
-HELP = (
-    "w s a d  away, near, left, right   r f  up, down",
-    "z x t g c v  turn   space  open, close the gripper",
-    "backspace  once more from the start   esc  finish",
-)
-WINDOW, PIXELS = "offrl teleoperate", 512
-GRIPPER, BACKSPACE = " ", "\b"
-STRENGTH = 0.5  # of the motion that a key stands for
-HELD = 0.12  # seconds that a key press moves the arm; the keyboard repeats a held key faster
 
 
 class Discarded(Exception):

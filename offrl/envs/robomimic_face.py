@@ -49,11 +49,11 @@ class RobomimicFace:
     def reset(self, seed: int | None = None) -> dict[str, np.ndarray]:
         """Begin an episode, seeded if ``seed`` is given, and return its first observation."""
         obs, _ = self._env.reset(seed=seed)
-        return self._at(obs)
+        return self._remember(obs)
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = stepped(self._env.step(action))
-        self._at(obs, reward, terminated or truncated)
+        self._remember(obs, reward, terminated or truncated)
         return obs, self._reward, self._done, info
 
     def get_observation(self) -> dict[str, np.ndarray]:
@@ -77,7 +77,7 @@ class RobomimicFace:
         said = (self._success or self._method("is_success"))()
         return {name: bool(is_so) for name, is_so in said.items()}
 
-    def _at(self, obs: Any, reward: float = 0.0, done: bool = False) -> dict[str, np.ndarray]:
+    def _remember(self, obs: Any, reward: float = 0.0, done: bool = False) -> dict[str, np.ndarray]:
         self._obs, self._reward, self._done = obs, reward, done
         return obs
 
@@ -90,7 +90,7 @@ class RobomimicFace:
         if "goal" in state:
             self.set_goal(**state["goal"])
         rest = {key: value for key, value in state.items() if key != "goal"}
-        return self._at(self._method("reset_to")(rest)) if rest else None
+        return self._remember(self._method("reset_to")(rest)) if rest else None
 
     def get_goal(self) -> Mapping[str, np.ndarray]:
         return self._method("get_goal")()

@@ -9,12 +9,7 @@ simulator with experts of its own, such as Meta-World, has ``expert_of(task)``.
 ``ExpertPolicy(expert)`` makes a policy for ``EnvPool.run``, also of your own function.
 """
 
-from offrl.envs.experts.expert import (
-    DemonstratedGoals,
-    ExpertPolicy,
-    demonstrator,
-    scripted_expert,
-)
+from offrl.envs.experts.expert import DemonstratedGoals, ExpertPolicy, demonstrator, scripted_expert
 from offrl.envs.experts.robosuite import lift  # which registers those of robosuite
 
 __all__ = ["DemonstratedGoals", "ExpertPolicy", "demonstrator", "lift", "scripted_expert"]

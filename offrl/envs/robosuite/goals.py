@@ -20,7 +20,7 @@ class ArmGoals:
 
     def __init__(self, env: Any):
         self._env = env
-        reasons = [why for robot, arm, _ in self._arms() if (why := _unlike(robot, arm))]
+        reasons = [why for robot, arm, _ in self._arms() if (why := _why_unknown(robot, arm))]
         for robot in env.robots:
             known = {*robot.arms, *robot.composite_controller.grippers}
             if others := [name for name in robot.part_controllers if name not in known]:
@@ -108,7 +108,7 @@ def _pose(controller: Any) -> tuple[np.ndarray, np.ndarray]:
     return pose[:3, 3], pose[:3, :3]
 
 
-def _unlike(robot: Any, controller: Any) -> str | None:
+def _why_unknown(robot: Any, controller: Any) -> str | None:
     """Name the setting of an arm that this module does not support, if any."""
     composite = robot.composite_controller
     if type(composite) is not CompositeController:

@@ -56,7 +56,7 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
     configs = kwargs.get("controller_configs")
     if version is not None and configs is None:
         configs = DEFAULT
-    flat = list(_dicts(configs))
+    flat = list(_arm_controllers(configs))
     is_old = version is None or (int(version[1]), int(version[2])) < (1, 5)
     if not is_old or not flat or not all(map(factory.is_part_controller_config, flat)):
         return kwargs
@@ -79,11 +79,11 @@ def kwargs_for_installed(env_args: Mapping[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _dicts(configs: Any) -> Iterator[Any]:
+def _arm_controllers(configs: Any) -> Iterator[Any]:
     """Yield the controllers of all arms: of one, of each robot, or of each robot's two arms."""
     if isinstance(configs, (list, tuple)):
         for config in configs:
-            yield from _dicts(config)
+            yield from _arm_controllers(config)
     elif configs is not None:
         yield configs
 

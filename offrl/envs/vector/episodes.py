@@ -110,7 +110,7 @@ class SeededEnvs:
             obs, _ = returned(self._envs[row].reset(seed=seed), "reset")
             return self.contract.observed(obs)
         except Exception as error:
-            raise self._named(row, error) from error
+            raise self._error_in(row, error) from error
 
     def _act(self, row: int, action: np.ndarray) -> tuple[Batch, float, bool, bool, int]:
         self.row = row
@@ -123,7 +123,7 @@ class SeededEnvs:
             success = said_success(env.is_success()["task"])
             obs = self.contract.observed(obs)
         except Exception as error:
-            raise self._named(row, error) from error
+            raise self._error_in(row, error) from error
         if not self.is_limited:
             self.contract.check_length(row, len(taken))
         terminated = terminated or bool(success and self._setup.terminate_on_success)
@@ -144,7 +144,7 @@ class SeededEnvs:
         self.contract.check_numbers(joined, rewards)
         return joined
 
-    def _named(self, row: int, error: Exception) -> ValueError:
+    def _error_in(self, row: int, error: Exception) -> ValueError:
         return ValueError(f"{self.contract.named(row)}: {describe(error)}")
 
 
@@ -171,7 +171,7 @@ class EpisodicVector(VectorEnv):
         self._contract, self.observation_space = contract, contract.observation_space
 
     def reset(self) -> Batch:
-        self._obs = _rows(self._ask_all("reset"))
+        self._obs = _concatenated(self._ask_all("reset"))
         return self._obs
 
     def step(self, actions: Any) -> Stepped:
@@ -181,7 +181,7 @@ class EpisodicVector(VectorEnv):
         if len(parts) > 1:
             obs, *arrays, finals = zip(*parts, strict=True)
             final_obs = {number: obs for part in finals for number, obs in part.items()}
-            joined: Any = _rows(obs), *(np.concatenate(x) for x in arrays), final_obs
+            joined: Any = _concatenated(obs), *(np.concatenate(x) for x in arrays), final_obs
             stepped = Stepped(*joined)
         self._obs = stepped.obs
         return stepped
@@ -205,7 +205,7 @@ class EpisodicVector(VectorEnv):
         taken = np.split(actions, np.cumsum(lengths)[:-1])
         running = list(zip(numbers.tolist(), taken, strict=True))
         parts = [running[part[0] : part[-1] + 1] for part in self._parts]
-        self._obs = _rows(self._ask("restore", [(self._seed, part) for part in parts]))
+        self._obs = _concatenated(self._ask("restore", [(self._seed, part) for part in parts]))
         stored = {key: np.asarray(state["obs"][key]) for key in self._obs}
         for number in range(self.num_envs):
             now = (np.array_equal(x[number], stored[key][number]) for key, x in self._obs.items())
@@ -258,7 +258,7 @@ def _watch(own: "weakref.ref[ListVector]") -> None:
         time.sleep(min(1.0, SILENT_S))
 
 
-def _rows(parts: Sequence[Batch]) -> Batch:
+def _concatenated(parts: Sequence[Batch]) -> Batch:
     if len(parts) == 1:
         return parts[0]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}

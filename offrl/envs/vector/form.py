@@ -15,7 +15,7 @@ from offrl.envs import say_once
 
 Batch = dict[str, np.ndarray]
 # Observations that are kept even if networks do not see them.
-BESIDES = (ACTION_MASK, "achieved_goal", "desired_goal")
+ALSO_KEPT = (ACTION_MASK, "achieved_goal", "desired_goal")
 
 
 class Stepped(NamedTuple):
@@ -103,7 +103,7 @@ class Contract:
         spaces: dict[str, Any] = {}
         for key, space in observation_space.items():
             if key in (obs_keys or ()) or _is_of_numbers(space):
-                if not obs_keys or key in (*obs_keys, *BESIDES):
+                if not obs_keys or key in (*obs_keys, *ALSO_KEPT):
                     spaces[key] = space
             elif not obs_keys:
                 say_once(

@@ -15,8 +15,9 @@ from offrl.envs.gymnasium import close, name_of
 from offrl.envs.vector.episodes import episode_seed
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 
-# Attributes that describe a vector and do not change.
-CONSTANT = ("spec", "metadata")
+log = logging.getLogger(__name__)
+
+CONSTANT = ("spec", "metadata")  # attributes that describe a vector and do not change
 
 
 def snapshot(env: gymnasium.vector.VectorEnv) -> dict[str, Any]:
@@ -75,9 +76,6 @@ def put_back(now: Any, stored: Any) -> Any:
     return array if array.ndim else array[()]
 
 
-log = logging.getLogger(__name__)
-
-
 class GymnasiumVector(VectorEnv):
     """An existing ``gymnasium.vector.VectorEnv``, of any autoreset mode.
 
@@ -101,7 +99,7 @@ class GymnasiumVector(VectorEnv):
         terminate_on_success: bool = False,
     ):
         if isinstance(sync := env.unwrapped, SyncVectorEnv):
-            sync.envs = [_Checked(x) for x in sync.envs]
+            sync.envs = [_CheckedEnv(x) for x in sync.envs]
         self._ignores_success = terminate_on_success
         if horizon is not None:
             raise ValueError(
@@ -140,7 +138,7 @@ class GymnasiumVector(VectorEnv):
         raw, rewards, terminated, truncated, infos = self._call("step", actions)
         if not isinstance(infos, Mapping):
             raise ValueError(f"{self._name}: infos is {type(infos).__name__}, not a mapping")
-        rewards = self._of_each(rewards, "rewards")
+        rewards = self._one_per_env(rewards, "rewards")
         rewards = rewards.astype(np.result_type(rewards, np.float32))
         terminated = self._truths(terminated, "terminated")
         truncated = self._truths(truncated, "truncated")
@@ -155,7 +153,7 @@ class GymnasiumVector(VectorEnv):
             final_info = infos.get("final_info")  # infos itself is of those that began in it
             if self._mode is AutoresetMode.SAME_STEP and isinstance(final_info, Mapping):
                 successes = np.where(ended, self._successes(final_info), successes)
-            final_obs, raw = self._renewed(raw, ended, infos)
+            final_obs, raw = self._at_ends(raw, ended, infos)
         if self._ignores_success and ((successes > 0) & ~ended).any():
             self._ignores_success = False
             log.warning(
@@ -200,7 +198,7 @@ class GymnasiumVector(VectorEnv):
         except Exception as error:
             raise ValueError(f"{self._name}: {describe(error)}") from error
 
-    def _of_each(self, values: Any, name: str) -> np.ndarray:
+    def _one_per_env(self, values: Any, name: str) -> np.ndarray:
         given, is_masked = np.asarray(values), np.ma.is_masked(values)
         if given.shape != (self.num_envs,) or given.dtype.kind not in "biuf" or is_masked:
             raise ValueError(
@@ -212,7 +210,7 @@ class GymnasiumVector(VectorEnv):
 
     def _truths(self, values: Any, name: str) -> np.ndarray:
         """Return flags ``[N]`` as a copy."""
-        values = self._of_each(values, name)
+        values = self._one_per_env(values, name)
         for row, value in enumerate(values if values.dtype != bool else ()):
             self._truth(row, value, name)
         return values.astype(bool)
@@ -235,7 +233,7 @@ class GymnasiumVector(VectorEnv):
                     found[row] = self._truth(row, said[row], name)
         return found
 
-    def _renewed(self, raw: Any, ended: np.ndarray, infos: Any) -> tuple[dict[int, Batch], Any]:
+    def _at_ends(self, raw: Any, ended: np.ndarray, infos: Any) -> tuple[dict[int, Batch], Any]:
         """Return the last observations of ended episodes, and all observations after resets."""
         if self._mode is AutoresetMode.DISABLED:
             last = self._contract.observed(raw, (self.num_envs,))
@@ -259,7 +257,7 @@ class GymnasiumVector(VectorEnv):
         return final_obs, raw
 
 
-class _Checked(gymnasium.Wrapper):
+class _CheckedEnv(gymnasium.Wrapper):
     """Checks an environment in a list: the vector converts flags to bools (an ``AsyncVectorEnv``'s
     cannot be checked), and resets may write to observations that were returned."""
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 START_S = 60.0  # seconds for a process to start, at least
 HOPELESS = 5
-FAR = 10**9  # between the numbers of episodes before and after a restart
+RESTART_OFFSET = 10**9  # between the numbers of episodes before and after a restart
 WORDING = "steps environments", "use fewer environments"
 
 
@@ -49,7 +49,7 @@ class ProcessVector(EpisodicVector):
             raise
 
     def _start(self, part: Sequence[int]) -> Child:
-        first = FAR * self.num_restarts  # far from the numbers of earlier episodes
+        first = RESTART_OFFSET * self.num_restarts  # far from the numbers of earlier episodes
         work = _make_answer, (self._setup._replace(seed=self._seed), part, None, first)
         return Child("spawn", answer, work, *WORDING, {"MUJOCO_GL": self._backend})
 

@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 
 from offrl import cluster
-from offrl.acting.episode import (
-    EpisodeRequest,
-    EpisodeResult,
-    Obs,
-    Policy,
-    Subgoal,
-    as_policy,
-)
+from offrl.acting.episode import EpisodeRequest, EpisodeResult, Obs, Policy, Subgoal, as_policy
 from offrl.envs import say_once
 from offrl.envs.workers.pool import EnvPool, Failure, Notices, Simulator, failure, what_is_read
 from offrl.processes import in_words

@@ -37,6 +37,11 @@ from offrl.envs import check_modules, make_env, observe_only, say_once
 from offrl.kernels.allocator import FreedMemory
 from offrl.processes import Channel, Child, wait
 
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # attempts at an episode, each in a new worker
+HOPELESS = 5  # successive lost episodes after which the rest are skipped
+
 
 class Turn(NamedTuple):
     """A request for an action, with the arguments of ``answer`` in ``run_episode``."""
@@ -170,12 +175,6 @@ class Worker(Child):
         for notice in notices:
             say_once(*notice)
         return message
-
-
-log = logging.getLogger(__name__)
-
-ATTEMPTS = 3  # attempts at an episode, each in a new worker
-HOPELESS = 5  # successive lost episodes after which the rest are skipped
 
 
 class EnvPool(AbstractContextManager):

@@ -14,7 +14,8 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +32,13 @@ from offrl.envs.robosuite.versions import is_earlier, model_for_installed
 
 OBJECT = "object"  # the observation, and the modality of its sensors
 IMAGE = "image"
+REPEATED = ["reset", "reset_from_xml_string", "edit_model_xml", "close"]  # methods of MujocoEnv
+REPEATED += ["_initialize_sim", "_reset_observables"]
+LARGE = 2**20  # bytes; meshes, textures and their trees, which robosuite never changes
+VISUAL = ("headlight", "map", "quality", "rgba", "scale")  # "global_" belongs to renderers
+_PATCHING = threading.RLock()  # held while attributes of robosuite's classes are replaced
+_FILE = re.compile(r' file="([^"]*)"')
+_BODY = re.compile(r'<body name="([^"]*)"')
 
 
 class Sensors:
@@ -56,27 +64,26 @@ class Sensors:
         self.alone = self.asked if undisturbed(self.env) else ()
         if self.alone:
             seen = {*self.alone, *(key.replace("_depth", "_image") for key in self.alone)}
-            self._leave_out(s for s in self._enabled(IMAGE) if s.name not in seen)
+            self._leave_out(s for s in self._enabled(images=True) if s.name not in seen)
 
     def look_again(self) -> None:
         """Compute the sensors once more: some, such as a can's position relative to the hand, read
         the last values of others, which are missing after a reset, or of another state."""
         for sensor in self._enabled():
-            if sensor.modality != IMAGE:
-                sensor.update(timestep=0.0, obs_cache=self.env._obs_cache, force=True)
+            sensor.update(timestep=0.0, obs_cache=self.env._obs_cache, force=True)
 
     def after_reset(self) -> None:
         if self.alone:
-            asked = set(self.alone)
+            asked, sensors = set(self.alone), self._enabled()
             if OBJECT in asked:
-                asked |= {sensor.name for sensor in self._enabled(OBJECT)}
+                asked |= {sensor.name for sensor in sensors if sensor.modality == OBJECT}
             needed = self._with_what_they_read(asked)
-            enabled = self._enabled()
-            self._leave_out(s for s in enabled if s.name not in needed and s.modality != IMAGE)
+            self._leave_out(sensor for sensor in sensors if sensor.name not in needed)
 
-    def _enabled(self, modality: str | None = None) -> list[Any]:
+    def _enabled(self, images: bool = False) -> list[Any]:
+        """Return the enabled cameras, or all other enabled sensors."""
         sensors = self.env._observables.values()
-        return [s for s in sensors if s._enabled and modality in (None, s.modality)]
+        return [s for s in sensors if s._enabled and (s.modality == IMAGE) == images]
 
     def _leave_out(self, sensors: Iterable[Any]) -> None:
         for sensor in sensors:
@@ -88,12 +95,11 @@ class Sensors:
         read: dict[str, set[str]] = {}
         writers: dict[str, set[str]] = {}
         for sensor in self._enabled():
-            if sensor.modality != IMAGE:
-                cache = _Watched(self.env._obs_cache)
-                sensor._sensor(cache)
-                read[sensor.name] = cache.read
-                for key in cache.written:
-                    writers.setdefault(key, set()).add(sensor.name)
+            cache = _WatchedCache(self.env._obs_cache)
+            sensor._sensor(cache)
+            read[sensor.name] = cache.read
+            for key in cache.written:
+                writers.setdefault(key, set()).add(sensor.name)
         needed, new = set(names), set(names)
         while new:
             keys = {key for name in new for key in read.get(name, ())}
@@ -108,39 +114,25 @@ def undisturbed(env: Any) -> bool:
     return all((s._corrupter, s._filter, s._delayer) == plain for s in env._observables.values())
 
 
-class _Watched(MutableMapping):
+class _WatchedCache(UserDict[str, Any]):
     """A copy of a cache that notes which keys are read and written."""
 
-    def __init__(self, cache: MutableMapping[str, Any]):
-        self._cache = dict(cache)
+    def __init__(self, cache: Mapping[str, Any]):
+        self.data = dict(cache)
         self.read: set[str] = set()
         self.written: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return self._cache[key]
+        return super().__getitem__(key)
+
+    def __contains__(self, key: Any) -> bool:
+        self.read.add(key)
+        return super().__contains__(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.written.add(key)
-        self._cache[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._cache[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._cache)
-
-    def __len__(self) -> int:
-        return len(self._cache)
-
-
-REPEATED = ["reset", "reset_from_xml_string", "edit_model_xml", "close"]
-REPEATED += ["_initialize_sim", "_reset_observables"]
-LARGE = 2**20  # bytes; meshes, textures and their trees, which robosuite never changes
-VISUAL = ("headlight", "map", "quality", "rgba", "scale")  # "global_" belongs to renderers
-_PATCHES = threading.RLock()  # held while attributes of robosuite's classes are replaced
-_FILE = re.compile(r' file="([^"]*)"')
-_BODY = re.compile(r'<body name="([^"]*)"')
+        super().__setitem__(key, value)
 
 
 class Scene:
@@ -192,7 +184,7 @@ class Scenes:
         self._is_constant = False  # whether a hard reset would write the same scene
         self._drawn: Any = None  # the random state before this reset
         self._robot_model = functools.lru_cache(maxsize=4)(mujoco.MjModel.from_xml_string)
-        env.set_xml_processor(self._note)
+        env.set_xml_processor(self._remember_text)
         self._text = self._processed(env.model.get_xml())  # of the present model
 
     def reset(self) -> None:
@@ -276,10 +268,10 @@ class Scenes:
         if self._is_constant:
             attributes["_load_model"] = lambda: None
         with (
-            _PATCHES,
-            _instead(self.env, **attributes),
-            _instead(RobotModel, get_model=lambda model: self._robot_model(model.get_xml())),
-            _instead(Observable, _check_sensor_validity=lambda sensor: None),
+            _PATCHING,
+            _patched(self.env, **attributes),
+            _patched(RobotModel, get_model=lambda model: self._robot_model(model.get_xml())),
+            _patched(Observable, _check_sensor_validity=lambda sensor: None),
         ):
             yield
 
@@ -329,7 +321,7 @@ class Scenes:
                 processes = processes[1:]
         return functools.reduce(lambda xml, process: process(xml), processes, text)
 
-    def _note(self, text: str) -> str:
+    def _remember_text(self, text: str) -> str:
         self._text = text
         return text
 
@@ -358,7 +350,7 @@ def unknown(env: Any) -> str | None:
 
 
 @contextmanager
-def _instead(owner: Any, **attributes: Any) -> Iterator[None]:
+def _patched(owner: Any, **attributes: Any) -> Iterator[None]:
     """Replace attributes of an object or a class for the block."""
     own = {name: value for name, value in vars(owner).items() if name in attributes}
     for name, value in attributes.items():
