@@ -1,13 +1,13 @@
 """Keep earlier names and forms for one more version: the names of modules that have moved, and
 policies whose methods take the parts of what they see as separate arguments."""
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from inspect import Parameter, signature
 from types import ModuleType
 from typing import Any
 
@@ -126,15 +126,24 @@ class Moved(MetaPathFinder, Loader):
 sys.meta_path.append(Moved())
 
 
-def in_one_or_several(method: Callable[..., Any], kind: type[tuple]) -> Callable[..., Any]:
-    """Make a method that can be called with one argument of this ``kind`` or with its parts,
-    ``(obs, goal, state, generators)``, of one that is written in either form."""
-    is_earlier = len(inspect.signature(method).parameters) > 2
-    num_parts = 4 if method.__name__ == "act" else 5
+def in_one_or_several(method: Any, kind: Any, num: int) -> Callable[..., Any]:
+    """Make a method that can be called with one argument of this ``kind`` or with its first ``num``
+    parts, ``(obs, goal, state, generators)``, of one that is written in either form."""
+    places = [x.kind for x in signature(method.__get__(object())).parameters.values()]
+    num_taken = num
+    if Parameter.VAR_POSITIONAL not in places:
+        by_place = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
+        num_taken = min(num, sum(place in by_place for place in places))
 
     @wraps(method)
     def call(self: Any, *given: Any, **named: Any) -> Any:
-        seen = given[0] if given and isinstance(given[0], kind) else kind(*given, **named)
-        return method(self, *seen[:num_parts]) if is_earlier else method(self, seen)
+        own = method.__get__(self, type(self))  # also of a static method, or the class's
+        is_one = bool(given) and isinstance(given[0], kind)
+        if num_taken > 2:  # earlier, which may have arguments of its own
+            return own(*(given[0][:num_taken] if is_one else given), **named)
+        if is_one:
+            return own(*given, **named)
+        parts = {name: named.pop(name) for name in kind._fields if name in named}
+        return own(kind(*given, **parts), **named)
 
     return call

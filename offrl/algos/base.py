@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,9 +47,6 @@ class Seen(NamedTuple):
     num_steps: int = 0  #: Training steps so far, on which exploration may depend.
 
 
-_in_one_or_several = partial(in_one_or_several, kind=Seen)
-
-
 class PolicyAlgo(Algo):
     """An algorithm with a policy.
 
@@ -66,12 +64,15 @@ class PolicyAlgo(Algo):
     explores = False  #: True while ``explore`` asks ``act`` for actions to learn from.
 
     def __init_subclass__(cls, **options: Any) -> None:
-        for name in ("act", "explore"):
-            if callable(vars(cls).get(name)):
-                setattr(cls, name, _in_one_or_several(vars(cls)[name]))
+        for name, num in (("act", 4), ("explore", 5)):
+            owner = next((kind for kind in cls.__mro__ if name in vars(kind)), PolicyAlgo)
+            method = vars(owner).get(name)
+            is_new = owner is cls or not issubclass(owner, PolicyAlgo)  # that is, of a mixin
+            if is_new and isinstance(method, (FunctionType, staticmethod, classmethod)):
+                setattr(cls, name, in_one_or_several(method, Seen, num))
         super().__init_subclass__(**options)
 
-    @_in_one_or_several
+    @partial(in_one_or_several, kind=Seen, num=5)
     def explore(self, seen: Seen) -> tuple[Tensor, Any]:
         """Choose actions to learn from: those of ``act`` while ``explores`` is true, when offrl's
         policies sample, changed by ``explored``. Arguments and results are those of ``act``."""

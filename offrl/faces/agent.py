@@ -14,9 +14,10 @@ from offrl.acting.episode import ACTION_MASK, Policy, check_obs, finite, truth
 from offrl.algos.base import Seen
 from offrl.algos.shared.model import Model
 from offrl.assembly.spaces import clipped
-from offrl.assembly.start import Configs
+from offrl.assembly.start import Configs, complete
 from offrl.config import Config
-from offrl.faces.session import Session
+from offrl.config.files import find_config
+from offrl.faces.session import Session, of_device
 from offrl.online.agent import BaseAgent, Obs, PolicyAgent
 
 
@@ -48,6 +49,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     obs_ndim: With an ``Algorithm``, the number of dimensions of a single observation.
     """
 
+    config: Config  #: That it was made of, if it was.
     env: Any = None
     _session: Session | None = None
     _state: Any = None
@@ -72,7 +74,9 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         if isinstance(cfgs, (Config, Mapping, str, Path)):
             level = log_level.upper() if isinstance(log_level, str) else log_level
             logging.getLogger("offrl").setLevel(level)
-            self._session = Session(cfgs, model, model_file, device, self.augment_state)
+            self.config = complete(cfgs, of_device(device))
+            file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
+            self._session = Session(self.config, file, model, model_file, self.augment_state)
             alg = self._session.trainer.alg
         elif model is not None:  # of a pipeline: its environment, algorithm and agent_config
             self.env, alg, self.agent_config = cfgs, model, model_file or {}
@@ -82,11 +86,6 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         """Restart from a checkpoint of the same algorithm: load its weights and statistics. Raises
         ``ValueError`` for a checkpoint of another algorithm."""
         self._of_config("init").begin(model_file)
-
-    @property
-    def config(self) -> Config:
-        """The config that it was made of."""
-        return self._of_config("config").config
 
     @property
     def alg(self) -> Any:
@@ -239,17 +238,13 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     # -- the roles --------------------------------------------------------------------------------
 
     def predict(self, obs: Obs) -> np.ndarray:
-        return super().predict(obs) if self._session is None else self._policy.predict(obs)
+        return super().predict(obs) if self._session is None else self._session.agent.predict(obs)
 
     def sample(self, obs: Obs) -> np.ndarray:
-        return super().sample(obs) if self._session is None else self._policy.sample(obs)
+        return super().sample(obs) if self._session is None else self._session.agent.sample(obs)
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
-        return super().learn(data) if self._session is None else self._policy.learn(data)
-
-    @property
-    def _policy(self) -> BaseAgent:
-        return self._of_config("predict").trainer.agent
+        return super().learn(data) if self._session is None else self._session.agent.learn(data)
 
     # -- in a pipeline ----------------------------------------------------------------------------
 

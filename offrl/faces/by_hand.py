@@ -62,13 +62,13 @@ class ByHand:
         """Choose an action to learn from, for the present observation."""
         trainer = self.trainer
         if trainer.obs is None:
-            trainer.begin(self._obs)
+            trainer.take_in_first(self._obs)
         elif self._begins or self._pending is not None:
             self._take_in()
         self._memory = trainer.agent.remembered(trainer.begins)
         if trainer.alg.ON_POLICY and not len(trainer.buffer):  # a round begins
             trainer.round_memory = self._memory
-        self._actions, raw = trainer.act()
+        self._actions, raw = trainer.choose_actions()
         self._begins, self._reward = False, 0.0
         return raw[0]
 
@@ -82,7 +82,7 @@ class ByHand:
         if num < needed or trainer.is_early:
             return {}
         trainer.end_round(num_updates=1)
-        logs = [record["logs"] for record in trainer.learn()]
+        logs = [record["logs"] for record in trainer.make_updates()]
         # A round begins with the step that is not stored yet, if there is one.
         trainer.begin_round()
         trainer.round_memory = self._memory

@@ -42,7 +42,8 @@ class Environment(gymnasium.Wrapper):
 
     def __init__(self, cfgs: Configs, play: bool = False):
         super().__init__(gymnasium.Env())  # a placeholder until init_env
-        self.play = play
+        if not self._is_of_pipeline:
+            self.play = play
         self._seed: int | None = int(np.random.randint(2**31))
         self._length = 0
         made = self.init_env(cfgs)

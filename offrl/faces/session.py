@@ -17,7 +17,6 @@ from offrl.assembly.spaces import with_images
 from offrl.assembly.start import Configs, check_spaces, check_statistics, complete, opened
 from offrl.checkpoint import read_checkpoint, while_loading
 from offrl.config import Config
-from offrl.config.files import find_config
 from offrl.envs.rendering import Finished, free_name
 from offrl.envs.vector import ListVector, Setup
 from offrl.envs.wrappers import adapted
@@ -25,6 +24,7 @@ from offrl.evaluation import TEST_SEEDS, requests_of, run_episodes, summarize, w
 from offrl.faces.by_hand import ByHand
 from offrl.faces.environment import Augmented, Environment
 from offrl.faces.own_network import use_network
+from offrl.online.agent import BaseAgent
 from offrl.online.trainer import ActingTrainer
 from offrl.training.acting import OnlineTraining
 from offrl.training.checkpointer import TaggedNames, put_beside, sha8
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 class Session:
     """Holds the trainer of an agent and its config.
 
+    config_file: The file of the config, if it has one.
     augment: Transforms observations (``Agent.augment_state``). Other arguments are the agent's.
     """
 
@@ -44,15 +45,13 @@ class Session:
 
     def __init__(
         self,
-        cfgs: Configs,
+        config: Config,
+        config_file: Path | None,
         model: Any,
         model_file: str | Path | None,
-        device: torch.device | str | None,
         augment: Callable[[Any], Any],
     ):
-        self.config = complete(cfgs, _of_device(device))
-        self._config_file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
-        self._augment = augment
+        self.config, self._config_file, self._augment = config, config_file, augment
         has_weights = isinstance(model, (Networks, nn.ModuleDict))
         self._network = None if has_weights else model  # a user's module
         self.begin(model_file)
@@ -76,6 +75,11 @@ class Session:
             with while_loading(content, model_file):
                 trainer.alg.deserialize(content["model"])
         self._use(trainer)
+
+    @property
+    def agent(self) -> BaseAgent:
+        """The agent of the trainer."""
+        return self.trainer.agent
 
     def train(
         self,
@@ -183,7 +187,7 @@ def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
     return dict(content)
 
 
-def _of_device(device: torch.device | str | None) -> dict[str, Any]:
+def of_device(device: torch.device | str | None) -> dict[str, Any]:
     """Give the key of a config that chooses a device; none for ``None``."""
     if device is None:
         return {}

@@ -55,10 +55,10 @@ class Collector:
         """End the environments."""
         self.envs.close()
 
-    def collect(self, num_steps: int) -> Ended:
+    def make_steps(self, num_steps: int) -> Ended:
         """Make so many steps in every environment. Returns the episodes that ended."""
         if self.obs is None:
-            self.begin(self.envs.reset())
+            self.take_in_first(self.envs.reset())
         if self.alg.ON_POLICY and len(self.buffer):
             self.buffer.forget()  # a round that was never taken
         self.round_memory = self.agent.remembered(self.begins)
@@ -66,18 +66,18 @@ class Collector:
         before = self.envs.num_restarts
         with self.alg.at_rest():  # once instead of for each step
             for _ in range(num_steps):
-                actions, raw = self.act()
+                actions, raw = self.choose_actions()
                 ended += self.take_in(actions, self.envs.step(raw))
         self.num_hung = self.envs.num_restarts - before
         self.num_restarts += self.num_hung
         return ended
 
-    def begin(self, obs: Observations) -> None:
+    def take_in_first(self, obs: Observations) -> None:
         """Store the first observations, ``{key: [N, ...]}``."""
         self.obs = obs
         self.buffer.begin(obs)
 
-    def act(self) -> tuple[np.ndarray, np.ndarray]:
+    def choose_actions(self) -> tuple[np.ndarray, np.ndarray]:
         """Choose actions in all environments. Returns them as they are learned from, ``[N, A]``,
         and as the environments take them."""
         if isinstance(self.agent, PolicyAgent):

@@ -115,7 +115,7 @@ class Explorer(Collector):
     def explore(self) -> Trajectory:
         """Make the steps of a trajectory in every environment."""
         step, num_actions = self.step, self.agent.num_steps
-        ended = self.collect(trajectory_length(self.config, self.alg.ON_POLICY))
+        ended = self.make_steps(trajectory_length(self.config, self.alg.ON_POLICY))
         moments = self.statistics.take()
         self.statistics.end_round()
         if self.alg.ON_POLICY:

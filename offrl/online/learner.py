@@ -60,7 +60,7 @@ class Learner(ActingTrainer):
 
     # -- acting, elsewhere ------------------------------------------------------------------------
 
-    def collect(self, num_steps: int) -> Ended:
+    def make_steps(self, num_steps: int) -> Ended:
         """Publish the weights, and receive the trajectories of a round. On-policy algorithms refuse
         those that are too old."""
         distributed, on_policy = self.config.distributed, self.alg.ON_POLICY

@@ -96,7 +96,7 @@ class ActingTrainer(Collector, Recording):
         if self.num_hung:
             yield self.record("restart", {"Restarts": self.num_hung})
         yield collected
-        yield from self.learn()
+        yield from self.make_updates()
         self.statistics.update(self.alg)
 
     @property
@@ -165,7 +165,7 @@ class ActingTrainer(Collector, Recording):
         """Make ``collect_steps`` steps in every environment, and put them into the buffer. The logs
         are means over the episodes that ended."""
         self.begin_round()
-        ended = self.collect(self.config.train.online.collect_steps)
+        ended = self.make_steps(self.config.train.online.collect_steps)
         self.end_round(self._num_due())
         return self.record("collect", summary_of(ended))
 
@@ -197,7 +197,7 @@ class ActingTrainer(Collector, Recording):
 
     # -- learning ---------------------------------------------------------------------------------
 
-    def learn(self) -> Iterator[Record]:
+    def make_updates(self) -> Iterator[Record]:
         """Make the remaining updates of this round, and yield a record of each."""
         while self._is_due():
             yield self._run_train()

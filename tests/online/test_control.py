@@ -69,6 +69,24 @@ def test_an_agent_is_made_of_an_algorithm_or_of_a_config():
         plain.play()
 
 
+def test_agents_of_ones_own_have_attributes_of_any_names():
+    class Mine(Agent):
+        def __init__(self, env, alg, agent_config):
+            super().__init__(env, alg, agent_config)
+            self.config, self._policy = agent_config, alg
+
+    assert Mine(object(), Algorithm(), {"max_steps": 8}).config == {"max_steps": 8}
+    assert not hasattr(Agent(Algorithm()), "config")
+
+
+def test_the_config_is_there_when_states_are_augmented_first():
+    class Mine(Agent):
+        def augment_state(self, state):
+            return {key: x * self.config.train.seed for key, x in state.items()}
+
+    assert Mine(CONFIG).config.train.seed == 3
+
+
 def test_a_script_steps_and_the_agent_learns():
     env, agent = Environment(CONFIG), Agent(CONFIG)
     before = {key: x.clone() for key, x in agent.alg.nets.state_dict().items()}

@@ -5,6 +5,8 @@ import importlib
 import runpy
 import shutil
 import sys
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -331,7 +333,7 @@ def test_own_roles_act_on_what_they_learn_from(own):
         list(trainer.round())
     stats = trainer.alg.obs_normalizer.stats["flat"]
     shown = torch.from_numpy(trainer.obs["flat"])
-    trainer.act()
+    trainer.choose_actions()
     expected = (shown - stats["offset"]) / stats["scale"]
     torch.testing.assert_close(trainer.alg.written.model.seen, expected)
     trainer.close()
@@ -500,6 +502,22 @@ def test_an_agent_of_ones_own_takes_any_numbers():
     assert agent.num_steps == 3
     agent.state = "its own"
     assert agent.state == "its own"
+
+
+def test_a_control_flow_of_ones_own_has_methods_of_any_names():
+    class Mine(Trainer):
+        collect = act = begin = None
+
+        def learn(self):
+            yield self._run_train()
+
+        def round(self):
+            yield self._run_collect()
+            yield from self.learn()
+
+    config = {"train": {"online": {"collect_steps": 20}, "batch_size": 8}}
+    with closing(Mine(config, env_id="CartPole-v1", algo_name="dqn")) as trainer:
+        assert [record["type"] for record in islice(trainer(), 4)] == ["collect", "train"] * 2
 
 
 def test_tasks_without_an_end_are_cut_off():

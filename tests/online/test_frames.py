@@ -113,7 +113,7 @@ def test_what_an_algorithm_has_changed_travels_as_it_is():
     learner = make(Learner, "ppo", explorers=1)
     list(islice(learner(), 1))
     explorer = learner.broker._explorers[0]
-    explorer.collect(20)
+    explorer.make_steps(20)
     rollout = explorer.take_rollout()
     own = explorer.alg.process_batch_for_training(rollout)
     there = packed(explorer.alg, rollout, own)

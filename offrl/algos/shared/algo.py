@@ -223,14 +223,16 @@ class Algo(Modes):
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         """Turn what ``update`` returned, or an average of it, into numbers for the log, and add the
-        learning rates. This is the only place where tensors become floats."""
+        learning rates. Tensors of several numbers are left out. This is the only place where
+        tensors become floats."""
         logs = {
             f"Optimizer/{name}{i}_lr": float(group["lr"])
             for name, optimizer in self.optimizers.items()
             for i, group in enumerate(optimizer.param_groups)
         }
         names = {"loss": "Loss"}  # robomimic's
-        return logs | {names.get(key, key): float(value) for key, value in info.items()}
+        numbers = {key: x for key, x in info.items() if torch.as_tensor(x).numel() == 1}
+        return logs | {names.get(key, key): float(x) for key, x in numbers.items()}
 
     def on_epoch_end(self, epoch: int) -> None:
         """Update the learning rates whose schedules count epochs."""
