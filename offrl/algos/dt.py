@@ -105,7 +105,7 @@ class DT(PolicyAlgo):
     # -- training ---------------------------------------------------------------------------------
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        now = slice(self.global_config.train.frame_stack - 1, None)
+        now = slice(self.num_frames - 1, None)
         keys = {"obs", "pad_mask", *self.NEEDS} & batch.keys()
         window = {key: map_leaves(lambda x: x[:, now], batch[key]) for key in keys}
         ready = super().process_batch_for_training({**batch, **window})

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from offrl import models
 from offrl.algos.base import Batch, Generators, Info, Obs, PlannerAlgo, register_algo_factory_func
 from offrl.algos.bc import LOG_NAMES, vae_loss
-from offrl.algos.shared.hierarchy import check_horizon
+from offrl.algos.shared.hierarchy import check_horizon, set_unless_stated
 from offrl.config import AlgoConfig, Count, Section
 from offrl.config.networks import VAEConfig
 from offrl.config.section import Steps
@@ -63,11 +63,10 @@ class GL(PlannerAlgo):
 
     @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
-        if "subgoal" not in stated.get("modalities", {}):
-            seen = observation.modalities.obs.get("low_dim", [])
-            predicted = [key for key in seen if key != LANGUAGE]
-            subgoal = {**observation.modalities.subgoal, "low_dim": predicted}
-            observation.modalities.subgoal = subgoal
+        seen = observation.modalities.obs.get("low_dim", [])
+        predicted = [key for key in seen if key != LANGUAGE]
+        subgoal = {**observation.modalities.subgoal, "low_dim": predicted}
+        set_unless_stated(observation, stated, subgoal=subgoal)
 
     def _create_networks(self) -> None:
         horizon, seq_length = self.algo_config.subgoal_horizon, self.global_config.train.seq_length
@@ -80,29 +79,23 @@ class GL(PlannerAlgo):
             raise ValueError(
                 "observation.modalities.subgoal: name the observations that are predicted"
             )
-        self._num_frames = self.global_config.train.frame_stack
         self.nets["goal_network"] = self._goal_network()
 
     def _goal_network(self) -> "torch.nn.Module":
         shapes, dims = self.obs_spec.shapes("subgoal"), self.algo_config.ae.planner_layer_dims
-        return models.mlp_outputs(self.obs_spec, shapes, dims, self._num_frames)
+        return models.mlp_outputs(self.obs_spec, shapes, dims, self.num_frames)
 
     def inspect_lengths(self, lengths: Sequence[int]) -> None:
         check_horizon("subgoal_horizon", self.algo_config, lengths)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        at = self._num_frames - 1 + self.algo_config.subgoal_horizon - 1
+        at = self.num_frames - 1 + self.algo_config.subgoal_horizon - 1
         subgoals = map_leaves(lambda x: x[:, at : at + 1], self.needed(batch, "next_obs"))
         goal = batch.get("goal_obs")
         return {
-            **self.seen(map_leaves(lambda x: x[:, : self._num_frames], batch["obs"]), goal),
+            **self.seen(map_leaves(lambda x: x[:, : self.num_frames], batch["obs"]), goal),
             "target_subgoals": self.prepare_obs(subgoals, "subgoal"),
         }
-
-    def update(self, batch: Batch) -> Info:
-        losses = self.losses(batch)
-        loss = losses["goal_loss"]
-        return {"loss": loss, **losses, "Grad_Norms": self.optimize("goal_network", loss)}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Compute ``goal_loss``, the error of the subgoals, and its terms."""
@@ -111,6 +104,11 @@ class GL(PlannerAlgo):
         errors = {key: (x - targets[key]).square().mean() for key, x in predicted.items()}
         losses = {f"goal_{key}_loss": error for key, error in errors.items()}
         return losses | {"goal_loss": torch.stack([*errors.values()]).sum()}
+
+    def update(self, batch: Batch) -> Info:
+        losses = self.losses(batch)
+        loss = losses["goal_loss"]
+        return {"loss": loss, **losses, "Grad_Norms": self.optimize("goal_network", loss)}
 
     # -- planning ---------------------------------------------------------------------------------
 
@@ -130,8 +128,8 @@ class GL(PlannerAlgo):
     ) -> dict[str, Tensor]:
         """Draw subgoals ``{key: [B, num_samples, ...]}`` in the data's units, for what was
         ``seen``."""
-        said = self._propose(batch["obs"], num_samples, generators)
-        return self.subgoal_normalizer.unnormalize(said)
+        predicted = self._propose(batch["obs"], num_samples, generators)
+        return self.subgoal_normalizer.unnormalize(predicted)
 
     def _propose(
         self, obs: Any, num_samples: int, generators: Generators = None
@@ -159,7 +157,7 @@ class GL_VAE(GL):
 
     def _goal_network(self) -> "torch.nn.Module":
         return models.observation_vae_from_config(
-            self.algo_config.vae, self.obs_spec, "subgoal", self._num_frames
+            self.algo_config.vae, self.obs_spec, "subgoal", self.num_frames
         )
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:

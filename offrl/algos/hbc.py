@@ -15,7 +15,7 @@ from pydantic import model_validator
 from offrl.algos.base import Batch, Generators, HierarchicalAlgo, Seen, register_algo
 from offrl.algos.bc import BC, BCConfig
 from offrl.algos.gl import GL, GLConfig
-from offrl.algos.shared.hierarchy import Composite
+from offrl.algos.shared.hierarchy import Composite, check_predicted, set_unless_stated
 from offrl.config import (
     AlgoConfig,
     Count,
@@ -28,7 +28,6 @@ from offrl.config.networks import RNNConfig
 from offrl.config.section import Steps
 from offrl.lazy import Tensor, torch
 from offrl.specs import ObsKey, is_image, with_goal
-from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +101,8 @@ class HBC(Composite, HierarchicalAlgo):
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
         wanted = BC.window(algo_config.actor)
-        horizon = cls.planner_config(algo_config).subgoal_horizon
+        horizon = algo_config.planner.subgoal_horizon
         return wanted | {"seq_length": max(horizon, wanted.get("seq_length", 1))}
-
-    @staticmethod
-    def planner_config(algo_config: Any) -> GLConfig:
-        return algo_config.planner
 
     @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
@@ -130,20 +125,13 @@ class HBC(Composite, HierarchicalAlgo):
             latent = ObsKey("low_dim", (size,), EncoderConfig())
             return self._part("actor", "bc", goal={LATENT: latent})
         actor = self._part("actor", "bc")
-        goals = actor.obs_spec.groups.get("goal", {})
-        subgoals = planner.obs_spec.keys("subgoal")
-        for key, spec in goals.items():
-            if key not in subgoals or spec.is_image:
-                why = "does not predict" if key not in subgoals else "predicts as an image only"
-                raise ValueError(
-                    f"observation.actor.modalities.goal: names {key}, which the planner {why}; it "
-                    f"predicts {', '.join(subgoals)} (modalities.subgoal)"
-                )
+        goals = actor.obs_spec.keys("goal")
+        check_predicted("actor.modalities.goal", goals, planner)
         if not goals:
             log.warning(
                 "observation.actor.modalities.goal names nothing, so that the actor does not see "
                 "its subgoal, as by default in robomimic; leave it out, or name there "
-                f"{', '.join(subgoals)}"
+                f"{', '.join(planner.obs_spec.keys('subgoal'))}"
             )
         return actor
 
@@ -156,20 +144,16 @@ class HBC(Composite, HierarchicalAlgo):
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Make the parts' batches, and the actor's ``subgoals`` ``{key: [B, ...]}``."""
-        gl, train = self.goal_planner, self.global_config.train
-        later = self.needed(batch, "next_obs")
-        later = {key: later[key] for key in gl.obs_spec.keys("subgoal")}
-        now, size = train.frame_stack - 1, len(batch["actions"])
-        at = now + gl.algo_config.subgoal_horizon - 1
-        subgoals = map_leaves(lambda x: x[:, at], later)
+        gl, seq_length = self.goal_planner, self.global_config.train.seq_length
+        now, size = self.num_frames - 1, len(batch["actions"])
+        steps: Any = slice(None), now + gl.algo_config.subgoal_horizon - 1
         if self.algo_config.actor_use_random_subgoals:
-            rows = torch.arange(size), now + torch.randint(train.seq_length, (size,))
-            subgoals = map_leaves(lambda x: x[rows], later)
-        raw = {**batch, "goal_obs": None}
+            steps = torch.arange(size), now + torch.randint(seq_length, (size,))
+        later = self.needed(batch, "next_obs")
         return {
             "planner": self._processed("planner", batch),
-            "actor": self._processed("actor", raw),
-            "subgoals": subgoals,
+            "actor": self._processed("actor", {**batch, "goal_obs": None}),
+            "subgoals": {key: later[key][steps] for key in gl.obs_spec.keys("subgoal")},
         }
 
     def _batch_of(self, name: str, batch: Batch) -> dict[str, Any]:
@@ -225,11 +209,8 @@ class HBC(Composite, HierarchicalAlgo):
 
 def follow_subgoals(planner: Any, actor: Any, stated: Mapping[str, Any]) -> None:
     """Let the actor see the planner's observations and subgoals, unless the config names others."""
-    named = stated.get("modalities", {})
-    if "obs" not in named:
-        actor.modalities.obs = planner.modalities.obs
-    if "goal" not in named:
-        actor.modalities.goal = vectors(planner.modalities.subgoal)
+    seen = planner.modalities
+    set_unless_stated(actor, stated, obs=seen.obs, goal=vectors(seen.subgoal))
 
 
 def vectors(subgoals: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from offrl import models
 from offrl.algos.base import Batch, HierarchicalAlgo, Info, Obs, register_algo
 from offrl.algos.iql import InSampleConfig, expectile_loss
 from offrl.algos.shared.actor_critic import ActorCritic, AdvantageConfig
-from offrl.algos.shared.hierarchy import check_horizon
+from offrl.algos.shared.hierarchy import check_horizon, set_unless_stated
 from offrl.config import Count, EncoderConfig, Share
 from offrl.config.algo import CriticConfig, learning_rates
 from offrl.config.networks import ActorConfig, LayersConfig
@@ -71,11 +71,11 @@ class HIQL(ActorCritic, HierarchicalAlgo):
     @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
         """Make the goal of all observations, unless the config names others."""
-        if "goal" not in stated.get("modalities", {}):
-            observation.modalities.goal = {
-                modality: [key for key in keys if key != LANGUAGE]
-                for modality, keys in observation.modalities.obs.items()
-            }
+        goal = {
+            modality: [key for key in keys if key != LANGUAGE]
+            for modality, keys in observation.modalities.obs.items()
+        }
+        set_unless_stated(observation, stated, goal=goal)
 
     def _create_networks(self) -> None:
         config = self.algo_config

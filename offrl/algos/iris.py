@@ -14,7 +14,7 @@ from offrl.algos.base import Generators, Obs, PlannerAlgo, ValueAlgo, register_a
 from offrl.algos.bcq import BCQ, BCQConfig
 from offrl.algos.gl import GL, GLConfig
 from offrl.algos.hbc import HBC, HierarchyConfig, follow_subgoals, vectors
-from offrl.algos.shared.hierarchy import Composite
+from offrl.algos.shared.hierarchy import Composite, check_predicted, set_unless_stated
 from offrl.config import Count, HierarchyObservationConfig, ObservationConfig, Section
 from offrl.lazy import Tensor, torch
 from offrl.specs import with_goal
@@ -52,6 +52,10 @@ class IRISConfig(HierarchyConfig):
 
     value_planner: ValuePlannerConfig = ValuePlannerConfig()
     """A planner, and a value function that chooses."""
+
+    @property
+    def planner(self) -> GLConfig:
+        return self.value_planner.planner
 
     @property
     def discount(self) -> float:
@@ -93,14 +97,7 @@ class ValuePlanner(Composite, PlannerAlgo, ValuesOfPart):
 
     def _make_parts(self) -> dict[str, Any]:
         planner, value = self._part("planner", "gl"), self._part("value_net", "bcq")
-        predicted = planner.obs_spec.keys("subgoal")
-        for key in value.obs_spec.keys("obs"):
-            if key not in predicted or planner.obs_spec.groups["subgoal"][key].is_image:
-                raise ValueError(
-                    f"observation.value.modalities.obs: names {key}, but the value function sees "
-                    f"subgoals, which are the vectors among {', '.join(predicted)} "
-                    "(observation.planner.modalities.subgoal)"
-                )
+        check_predicted("value.modalities.obs", value.obs_spec.keys("obs"), planner)
         return {"planner": planner, "value_net": value}
 
     def seen(self, obs: Obs, goal: Obs | None) -> dict[str, Any]:
@@ -123,14 +120,14 @@ class ValuePlanner(Composite, PlannerAlgo, ValuesOfPart):
 
     def _values(self, subgoals: Obs, goals: Any, generators: Generators) -> Tensor:
         """Compute values ``[N, 1]`` of subgoals ``{key: [N, ...]}``, in the data's units."""
-        value, frames = self.parts["value_net"], self.global_config.train.frame_stack
+        value, frames = self.parts["value_net"], self.num_frames
         stacks = map_leaves(lambda x: x[:, None].repeat_interleave(frames, dim=1), subgoals)
-        seen, values = value.prepare_obs(stacks), []
-        for first in range(0, len(next(iter(seen.values()))), AT_ONCE):
-            some = slice(first, first + AT_ONCE)
-            obs, goal = (map_leaves(lambda x: x[some], part) for part in (seen, goals))  # noqa: B023
-            own = None if generators is None else generators[some]
-            values.append(value.best_action(with_goal(obs, goal), own)[0])
+        obs, values = with_goal(value.prepare_obs(stacks), goals), []
+        for first in range(0, len(next(iter(obs.values()))), AT_ONCE):
+            rows = slice(first, first + AT_ONCE)
+            some = map_leaves(lambda x, rows=rows: x[rows], obs)
+            own = None if generators is None else generators[rows]
+            values.append(value.best_action(some, own)[0])
         return torch.cat(values)
 
     def sample_subgoals(
@@ -155,19 +152,13 @@ class IRIS(HBC, ValuesOfPart):
         wanted, steps = super().window(algo_config), BCQ.window(algo_config.value_planner.value)
         return wanted | {"seq_length": max(wanted["seq_length"], steps["seq_length"])}
 
-    @staticmethod
-    def planner_config(algo_config: Any) -> GLConfig:
-        return algo_config.value_planner.planner
-
     @classmethod
     def complete_observation(cls, observation: Any, stated: Mapping[str, Any]) -> None:
         both, said = observation.value_planner, stated.get("value_planner", {})
         GL.complete_observation(both.planner, said.get("planner", {}))
-        named = said.get("value", {}).get("modalities", {})
-        if "obs" not in named:
-            both.value.modalities.obs = vectors(both.planner.modalities.subgoal)
-        if "goal" not in named:
-            both.value.modalities.goal = both.planner.modalities.goal
+        seen = both.planner.modalities
+        judged = {"obs": vectors(seen.subgoal), "goal": seen.goal}
+        set_unless_stated(both.value, said.get("value", {}), **judged)
         follow_subgoals(both.planner, observation.actor, stated.get("actor", {}))
 
     def _make_parts(self) -> dict[str, Any]:

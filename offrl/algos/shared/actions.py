@@ -12,13 +12,10 @@ def raw_action(algo: Any, action: Tensor) -> Tensor:
     if algo.is_discrete:
         return action.argmax(-1)
     train, stats = algo.global_config.train, algo.action_normalizer.stats
-    config = train.action_config
+    config = {key: own for key, own in train.action_config.items() if key in train.action_keys}
     rotations = [key for key, own in config.items() if own.format == "rot_6d"]
-    if not algo._was_told and any(
-        own.normalization or key in rotations
-        for key, own in config.items()
-        if key in train.action_keys
-    ):
+    is_changed = rotations or any(own.normalization for own in config.values())
+    if is_changed and not algo._has_statistics:
         raise ValueError(
             "train.action_config: asks for other actions than the environment takes, and the "
             "algorithm has no statistics to turn them back; call algo.set_statistics(obs=..., "

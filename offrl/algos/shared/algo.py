@@ -54,7 +54,7 @@ class Algo(Modes):
         self.epoch: int | None = None  # set by train_on_batch
         self.validates = False
         self._only_acts = False  # true for a copy for another process (``state_to_act``)
-        self._of_learning: Mapping[str, Any] = {}  # the state of optimizers that are not made yet
+        self._stored_learning: Mapping[str, Any] = {}  # of optimizers to be made
         self.global_config, self.algo_config = config, config.algo
         self.obs_spec, self.ac_dim = obs_spec, ac_dim
         self.device = torch.device(device)
@@ -64,7 +64,7 @@ class Algo(Modes):
         self.nets.to(self.device)
 
         self.set_statistics(obs={}, actions={})
-        self._was_told = False  # whether ``set_statistics`` was called with the data's
+        self._has_statistics = False  # whether ``set_statistics`` was called with the data's
         self.take_stock()
 
     def take_stock(self) -> None:
@@ -75,7 +75,7 @@ class Algo(Modes):
                 known = ", ".join(self.nets)
                 raise ValueError(f"algo.optim_params.{name}: no such network; there are {known}")
         sections = {name: getattr(self.algo_config, name, None) for name in self.optim_params}
-        self._limits = {k: getattr(x, "max_gradient_norm", None) for k, x in sections.items()}
+        self._max_norms = {k: getattr(x, "max_gradient_norm", None) for k, x in sections.items()}
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
         self._average = Average(dict(learning.named_parameters()), self.global_config.train.ema)
         vars(self).pop("_learning", None)
@@ -99,10 +99,10 @@ class Algo(Modes):
         self._refuse_a_copy()
         models.check_sight(self.nets)
         with self.trained_weights():
-            moved = {name: self._optimized(name) for name in self.optim_params}
-            learning = Learning(moved, self.optim_params, self.global_config)
-        learning.deserialize(self._of_learning)
-        self._of_learning = {}
+            parameters = {name: self._optimized(name) for name in self.optim_params}
+            learning = Learning(parameters, self.optim_params, self.global_config)
+        learning.deserialize(self._stored_learning)
+        self._stored_learning = {}
         return learning
 
     def _refuse_a_copy(self) -> None:
@@ -127,6 +127,10 @@ class Algo(Modes):
     def is_discrete(self) -> bool:
         """True if an action is one of ``ac_dim``, a one-hot vector."""
         return self.global_config.train.acts_discretely
+
+    @cached_property
+    def num_frames(self) -> int:  # latest ones of observations, which the networks see
+        return self.global_config.train.frame_stack
 
     def _check_kinds(self) -> None:
         """Raise ``ValueError`` for actions, or groups of observations, that it cannot use."""
@@ -202,12 +206,11 @@ class Algo(Modes):
                     "larger images, or networks without such a layer"
                 ) from None
         self.validates = False
-        info = {} if info is None else info
-        if not isinstance(info, Mapping):
+        if info is not None and not isinstance(info, Mapping):
             return info  # the trainer says what is wrong with it
         return {
             name: torch.as_tensor(x).detach() if isinstance(x, (Tensor, Number)) else x
-            for name, x in info.items()
+            for name, x in (info or {}).items()
             if x is not None
         }
 
@@ -287,8 +290,7 @@ class Algo(Modes):
         return prepared
 
     def _with_time(self, obs: Obs) -> Obs:
-        stacked = self.global_config.train.frame_stack > 1
-        return obs if stacked else map_leaves(lambda x: x[:, None], obs)
+        return obs if self.num_frames > 1 else map_leaves(lambda x: x[:, None], obs)
 
     def trains(self, name: str) -> bool:
         """Say whether ``nets[name]`` learns now: not while validating, or outside its epochs."""
@@ -314,7 +316,7 @@ class Algo(Modes):
             )
         if not self.trains(name):
             return None
-        limit = max_grad_norm or self._limits[name] or self.global_config.train.max_grad_norm
+        limit = max_grad_norm or self._max_norms[name] or self.global_config.train.max_grad_norm
         measures = measures and self.LOGS_GRADIENTS
         norm = self._learning.step(name, self.nets[name], loss, limit, measures)
         self._average.follow(name, self._learning.parameters[name])
@@ -328,7 +330,7 @@ class Algo(Modes):
     def set_statistics(self, obs: Stats, actions: Stats) -> None:
         """Normalise by the statistics of a dataset: ``get_obs_normalization_stats()`` and
         ``get_action_normalization_stats()``."""
-        self._was_told = True
+        self._has_statistics = True
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 
@@ -361,19 +363,19 @@ class Algo(Modes):
             with self.trained_weights():
                 self.nets.load_state_dict(nets)
                 self._average.deserialize(state)
-        if load_optimizers and (state.get("optimizers") or state.get("lr_schedulers")):
-            of_learning = {key: state.get(key, {}) for key in ("optimizers", "lr_schedulers")}
+        stored = {key: state[key] for key in ("optimizers", "lr_schedulers") if state.get(key)}
+        if load_optimizers and stored:
             if to_act and "_learning" not in vars(self):
-                self._of_learning = of_learning
+                self._stored_learning = stored
             else:
-                self._learning.deserialize(of_learning)
+                self._learning.deserialize(stored)
         if "normalization" in state:
             self.set_statistics(**state["normalization"])
 
     def state_to_act(self) -> dict[str, Any]:
         """Return the attributes of a copy that only acts, in another process."""
         own: Any = self.__reduce_ex__(2)[2]  # as a subclass's __getstate__ says
-        state = {**own, "_only_acts": True, "_of_learning": {}}
+        state = {**own, "_only_acts": True, "_stored_learning": {}}
         state.pop("_learning", None)
         if self._average.shown:  # the networks are all that acting takes
             state["_average"] = Average(self._average.weights, self.global_config.train.ema)

@@ -107,13 +107,10 @@ class Composite(Algo):
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         logs: dict[str, float] = {}
-        loss = 0.0
         for name, part in self.parts.items():
-            n = len(name) + 1
-            own = part.log_info({k[n:]: v for k, v in info.items() if k.startswith(f"{name}.")})
+            own = part.log_info(_of_part(name, info))
             logs |= {f"{self.LOG_NAMES[name]}/{key}": value for key, value in own.items()}
-            loss += own["Loss"]
-        return logs | {"Loss": loss}
+        return logs | {"Loss": sum(logs[f"{name}/Loss"] for name in self.LOG_NAMES.values())}
 
     def on_epoch_end(self, epoch: int) -> None:
         for part in self.parts.values():
@@ -141,8 +138,8 @@ class Composite(Algo):
     def set_statistics(self, obs: Stats, actions: Stats, subgoals: Stats | None = None) -> None:
         super().set_statistics(obs, actions)
         for part in self.parts.values():
-            says = isinstance(part, PlannerAlgo) and subgoals is not None
-            part.set_statistics(obs, actions, **({"subgoals": subgoals} if says else {}))
+            own = {"subgoals": subgoals} if isinstance(part, PlannerAlgo) else {}
+            part.set_statistics(obs, actions, **own)
 
     def serialize(self) -> dict[str, Any]:
         whole = super().serialize()
@@ -155,9 +152,36 @@ class Composite(Algo):
         with self.trained_weights():
             super().deserialize(state, load_optimizers)
         for name, part in state.get("parts", {}).items():
-            n = len(name) + 1
-            nets = {k[n:]: x for k, x in state["nets"].items() if k.startswith(f"{name}.")}
+            nets = _of_part(name, state["nets"])
             self.parts[name].deserialize({"nets": nets, **part}, load_optimizers)
+
+
+def _of_part(name: str, whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the items of a part, whose keys begin with its name, by their own keys."""
+    start = f"{name}."
+    return {k.removeprefix(start): x for k, x in whole.items() if k.startswith(start)}
+
+
+def set_unless_stated(
+    observation: Any, stated: Mapping[str, Any], **groups: Mapping[str, list[str]]
+) -> None:
+    """Set groups of observations ``{modality: keys}``, but for those that a config ``stated``."""
+    for group, keys in groups.items():
+        if group not in stated.get("modalities", {}):
+            setattr(observation.modalities, group, keys)
+
+
+def check_predicted(place: str, keys: Sequence[str], planner: Any) -> None:
+    """Raise ``ValueError`` where another part is to see, at ``place``, ``keys`` that are no vectors
+    among a planner's subgoals."""
+    subgoals = planner.obs_spec.groups["subgoal"]
+    vectors = [key for key, spec in subgoals.items() if not spec.is_image]
+    for key in keys:
+        if key not in vectors:
+            raise ValueError(
+                f"observation.{place}: names {key}, which is not among the vectors that the "
+                f"planner predicts: {', '.join(vectors)} (modalities.subgoal)"
+            )
 
 
 def check_horizon(key: str, config: AlgoConfig, lengths: Sequence[int]) -> None:

@@ -55,10 +55,6 @@ class TDLearner(ValueAlgo):
 
     # -- networks ---------------------------------------------------------------------------------
 
-    @property
-    def num_frames(self) -> int:
-        return self.global_config.train.frame_stack
-
     def add_critics(self, network: type | None = None, **options: Any) -> None:
         """Add ``critic`` (``models.Critics`` or another ``network``) and its target."""
         config = self.algo_config.critic
