@@ -16,7 +16,6 @@ from offrl.algos.shared.td import frames_from
 from offrl.config import Count, NonNegative, Section
 from offrl.config.algo import learning_rates
 from offrl.lazy import Tensor, torch
-from offrl.tree import map_leaves
 
 REWARDS = {
     "positive": lambda logits: torch.nn.functional.softplus(logits),  # -log(1 - D)
@@ -57,31 +56,25 @@ class GAIL(PPO):
             self.ac_dim,
             self.algo_config.discriminator.layer_dims,
             num_critics=1,
-            num_frames=self.global_config.train.frame_stack,
+            num_frames=self.num_frames,
         )
 
-    def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Process a round (see ``PolicyGradient``) with ``demos``, a batch of as many recorded
-        steps as there are rows, ``N L``."""
-        rewards = REWARDS[self.algo_config.reward](self._logits_of(batch)).cpu()
-        ready = super().process_batch_for_training({**batch, "rewards": rewards})
-        now, demos, mask = self.global_config.train.frame_stack - 1, batch["demos"], batch["mask"]
-        shown = {
-            "demo_obs": self.prepare_obs(frames_from(demos["obs"], 0, now + 1)),
+    def estimates(
+        self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Estimate the same by the rewards of the discriminator, and add a demonstration's step to
+        each row. ``demos`` of a round is a batch of as many, ``N L``."""
+        rewards = REWARDS[self.algo_config.reward](self._logits_of(rows).view(mask.shape)).cpu()
+        demos, now = batch["demos"], self.num_frames - 1
+        return {
+            **super().estimates({**batch, "rewards": rewards}, mask, rows),
+            "demo_obs": self.prepare_obs(frames_from(demos["obs"], 0, self.num_frames)),
             "demo_actions": self.to_device(demos["actions"][:, now : now + 1]),
         }
-        if self.learns_segments:
-            return ready | map_leaves(lambda x: x.unflatten(0, mask.shape), shown)
-        taken = mask.flatten().to(self.device)
-        return ready | map_leaves(lambda x: x[taken], shown)
 
-    def _logits_of(self, batch: Mapping[str, Any]) -> Tensor:
-        """Compute the logits of ``D`` of the rows of a round, ``[N, L]``."""
-        with torch.no_grad():
-            obs = self.prepare_obs(map_leaves(lambda x: x.flatten(0, 1), batch["obs"]))
-            actions = self.to_device(batch["actions"]).flatten(0, 1)[:, None]
-            logits = self.nets["discriminator"].first(obs, self._bounded(actions))
-            return logits.view(batch["mask"].shape)
+    def _logits_of(self, steps: Mapping[str, Any]) -> Tensor:
+        """Compute the logits of ``D`` of steps, ``[M, 1]``."""
+        return self.nets["discriminator"].first(steps["obs"], self._bounded(steps["actions"]))
 
     def _bounded(self, actions: Tensor) -> Tensor:
         """Clip actions as the environment does; unclipped ones would give the policy away."""
@@ -103,11 +96,10 @@ class GAIL(PPO):
     def update(self, batch: Batch) -> Info:
         info = super().update(batch)
         discriminator = self.nets["discriminator"]
-        own = discriminator.encode(batch["obs"]), self._bounded(batch["actions"])
-        shown = discriminator.encode(batch["demo_obs"]), self._bounded(batch["demo_actions"])
+        own = [discriminator.encode(batch["obs"]), self._bounded(batch["actions"])]
+        shown = [discriminator.encode(batch["demo_obs"]), self._bounded(batch["demo_actions"])]
         if self.learns_segments:  # without the rows between episodes
-            mask = batch["mask"]
-            own, shown = (own[0][mask], own[1][mask]), (shown[0][mask], shown[1][mask])
+            own, shown = ([x[batch["mask"]] for x in steps] for steps in (own, shown))
         logits, demo_logits = discriminator(*own), discriminator(*shown)
         softplus = torch.nn.functional.softplus
         # -log(1 - D) of its own steps and -log D of demonstrations

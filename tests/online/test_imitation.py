@@ -21,6 +21,7 @@ from imitated import (
 from offrl import Trainer as Offline
 from offrl import config_factory
 from offrl.__main__ import main
+from offrl.algos.ppo import PPO
 from offrl.config.files import read_config_file
 from offrl.online import Learner, Trainer
 from offrl.tree import merge
@@ -68,12 +69,12 @@ def test_one_explorer_gives_the_bits_of_a_trainer(places, algo_name):
 
 
 @pytest.mark.parametrize("kind", ["positive", "negative", "both"])
-def test_gails_rewards_are_those_of_its_discriminator(places, kind):
+def test_gails_rewards_are_those_of_its_discriminator(places, kind, monkeypatch):
     trainer = make("gail", train={"data": places}, algo={"reward": kind, "gae_lambda": 1.0})
     next(trainer.round())
     rollout = trainer.buffer.take()
     logits = torch.linspace(-2, 2, rollout["mask"].numel()).view(rollout["mask"].shape)
-    trainer.alg._logits_of = lambda batch: logits
+    trainer.alg._logits_of = lambda steps: logits
     chance = logits.double().sigmoid()
     expected = {
         "positive": -(1 - chance).log(),
@@ -81,17 +82,16 @@ def test_gails_rewards_are_those_of_its_discriminator(places, kind):
         "both": chance.log() - (1 - chance).log(),
     }[kind]
     seen = {}
-    trainer.alg.estimates = lambda batch, *_: seen.update(batch) or {}
+    monkeypatch.setattr(PPO, "estimates", lambda self, batch, *_: seen.update(batch) or {})
     trainer.alg.process_batch_for_training(rollout)
     torch.testing.assert_close(seen["rewards"].double(), expected)
 
 
 def test_the_discriminator_sees_what_environments_take(places):
     trainer = make("gail", train={"data": places})
-    obs = {"flat": torch.zeros(1, 3, 1, 2)}
-    actions = torch.tensor([[[5.0, 0.3], [1.0, 0.3], [0.9, 0.3]]])
-    batch = {"obs": obs, "actions": actions, "mask": torch.ones(1, 3)}
-    beyond, bound, within = trainer.alg._logits_of(batch)[0]
+    actions = torch.tensor([[[5.0, 0.3]], [[1.0, 0.3]], [[0.9, 0.3]]])
+    steps = {"obs": {"flat": torch.zeros(3, 1, 2)}, "actions": actions}
+    beyond, bound, within = trainer.alg._logits_of(steps)
     assert beyond == bound != within
 
 

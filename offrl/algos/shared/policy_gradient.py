@@ -113,7 +113,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             config.policy_layer_dims,
             config.value_layer_dims,
             activation=config.activation,
-            num_frames=self.global_config.train.frame_stack,
+            num_frames=self.num_frames,
             share_encoder=config.share_encoder,
             orthogonal=config.orthogonal_init,
             rnn=options_of(config.memory) if config.memory.enabled else None,
@@ -188,7 +188,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
 
     def estimates(
         self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Compute what updates need besides observations and actions, for all ``rows`` ``[N L]``:
         by default the estimates of the policy that took the steps. ``mask`` is ``[N, L]``."""
         pi, values = self.policy_and_values(rows)
