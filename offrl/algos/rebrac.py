@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offrl.algos.base import Batch, register_algo
-from offrl.algos.td3 import TD3ActorConfig
+from offrl.algos.td3 import TD3, TD3ActorConfig
 from offrl.algos.td3_bc import TD3BC, TD3BCConfig
 from offrl.config import NonNegative
 from offrl.config.algo import WeightedCriticConfig, learning_rates
@@ -38,8 +38,6 @@ class ReBRACConfig(TD3BCConfig):
 @register_algo(ReBRACConfig)
 class ReBRAC(TD3BC):
     algo_config: ReBRACConfig
-
-    SUMS_ACTOR_LOSS = False
 
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
@@ -75,3 +73,5 @@ class ReBRAC(TD3BC):
 
     def cloning(self, actions: Tensor, recorded: Tensor) -> Tensor:
         return self.algo_config.actor.bc_coef * (actions - recorded).square().sum(-1).mean()
+
+    update = TD3.update  # whose ``loss`` is that of the critics alone

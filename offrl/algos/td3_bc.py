@@ -1,6 +1,6 @@
 """TD3+BC (Fujimoto & Gu, 2021, arXiv:2106.06860): TD3, its actor held to the data's actions."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.td3 import TD3, TD3Config
@@ -23,8 +23,6 @@ class TD3BCConfig(TD3Config):
 class TD3BC(TD3):
     algo_config: TD3BCConfig
     LOGS_GRADIENTS = True
-    # The actor's loss is a part of "loss", and so computed at every step, as robomimic does.
-    SUMS_ACTOR_LOSS: ClassVar[bool] = True
 
     def pi_loss(self, batch: Batch) -> Tensor:
         """Compute the distance of ``pi(s)`` from the data's action, less ``Q(s, pi(s))`` on the
@@ -41,9 +39,8 @@ class TD3BC(TD3):
         return torch.nn.functional.mse_loss(actions, recorded)
 
     def update(self, batch: Batch) -> Info:
+        """Add the actor's loss to ``loss``; so it is computed at every step, as by robomimic."""
         info = super().update(batch)
-        if not self.SUMS_ACTOR_LOSS:
-            return info
         if "Actor/Loss" not in info:
             with torch.no_grad():
                 info["Actor/Loss"] = self.pi_loss(batch)
