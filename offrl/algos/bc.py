@@ -122,22 +122,21 @@ class BC(PolicyAlgo):
         return {"frame_stack": context, "seq_length": context if transformer.pred_future_acs else 1}
 
     def _create_networks(self) -> None:
-        parts = self.algo_config, self.obs_spec, self.ac_dim
-        if self.algo_config.vae.enabled and not self.is_discrete:
+        config, seq_length = self.algo_config, self.global_config.train.seq_length
+        parts = config, self.obs_spec, self.ac_dim
+        if config.vae.enabled and not self.is_discrete:
             self.nets["policy"] = models.vae_from_config(*parts)
         else:
             self.nets["policy"] = models.actor_from_config(*parts, is_discrete=self.is_discrete)
-        train, rnn = self.global_config.train, self.algo_config.rnn
-        transformer = self.algo_config.transformer
-        context = transformer.context_length
-        if transformer.enabled:
+        if config.transformer.enabled:
             self.global_config.check_window("frame_stack", "transformer.context_length")
-        if transformer.enabled and transformer.pred_future_acs and train.seq_length < context:
-            raise ValueError(
-                f"train.seq_length: {train.seq_length}, but algo.transformer.pred_future_acs needs "
-                f"the actions of {context} steps to come; set it to {context}"
-            )
-        if rnn.enabled and train.frame_stack - 1 + train.seq_length < rnn.horizon:
+            context = config.transformer.context_length
+            if config.transformer.pred_future_acs and seq_length < context:
+                raise ValueError(
+                    f"train.seq_length: {seq_length}, but algo.transformer.pred_future_acs needs "
+                    f"the actions of {context} steps to come; set it to {context}"
+                )
+        if config.rnn.enabled and self.num_frames - 1 + seq_length < config.rnn.horizon:
             self.global_config.check_window("seq_length", "rnn.horizon", may_be_less=True)
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,14 +269,13 @@ class BC_Transformer_GMM(BC_Transformer):
 @register_algo_factory_func("bc")
 def algo_config_to_class(algo_config: BCConfig) -> tuple[type[BC], dict[str, Any]]:
     """Choose the class that robomimic has for these switches, or the nearest."""
+    has_gmm = algo_config.gmm.enabled
     if algo_config.vae.enabled:
         return BC_VAE, {}
-    kinds: tuple[type[BC], type[BC], type[BC]] = BC, BC_Gaussian, BC_GMM
     if algo_config.rnn.enabled:
-        kinds = BC_RNN, BC_RNN, BC_RNN_GMM
-    elif algo_config.transformer.enabled:
-        kinds = BC_Transformer, BC_Transformer, BC_Transformer_GMM
-    plain, gaussian, gmm = kinds
-    if algo_config.gmm.enabled:
-        return gmm, {}
-    return gaussian if algo_config.gaussian.enabled else plain, {}
+        return (BC_RNN_GMM if has_gmm else BC_RNN), {}
+    if algo_config.transformer.enabled:
+        return (BC_Transformer_GMM if has_gmm else BC_Transformer), {}
+    if has_gmm:
+        return BC_GMM, {}
+    return (BC_Gaussian if algo_config.gaussian.enabled else BC), {}

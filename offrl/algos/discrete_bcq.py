@@ -39,6 +39,13 @@ class DiscreteBCQ(DDQN):
             self.obs_spec, self.ac_dim, dims, "categorical", self.num_frames
         )
 
+    def scores(self, obs: Any) -> Tensor:
+        """Give the values, of the actions that the data would take."""
+        log_g = masked(self.nets["imitation"](obs)[0].logits[:, 0], obs)
+        ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G
+        excluded = ratio < self.algo_config.threshold
+        return super().scores(obs).masked_fill(excluded, -torch.inf)
+
     def update(self, batch: Batch) -> Info:
         info = super().update(batch)
         pi, _ = self.nets["imitation"](batch["obs"])
@@ -49,10 +56,3 @@ class DiscreteBCQ(DDQN):
             "Imitation/Loss": loss,
             "Imitation/Grad_Norms": self.optimize("imitation", loss),
         }
-
-    def scores(self, obs: Any) -> Tensor:
-        """Return the values of the actions that the data would take; others are forbidden."""
-        log_g = masked(self.nets["imitation"](obs)[0].logits[:, 0], obs)
-        ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G
-        excluded = ratio < self.algo_config.threshold
-        return super().scores(obs).masked_fill(excluded, -torch.inf)

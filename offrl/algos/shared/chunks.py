@@ -101,7 +101,7 @@ class ChunkPolicy(PolicyAlgo):
         steps = {key: batch[key][:, : horizon.prediction_horizon] for key in keys}
         ready = super().process_batch_for_training({**batch, **steps, "obs": obs})
         if ready["pad_mask"] is not None:  # networks see whole chunks
-            ready["actions"] = _held(ready["actions"], ready["pad_mask"])
+            ready["actions"] = _nearest_recorded(ready["actions"], ready["pad_mask"])
         return ready
 
     # -- acting -----------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class ChunkPolicy(PolicyAlgo):
         return self.raw_action(chunks.flatten(0, 1)).unflatten(0, chunks.shape[:2])
 
 
-def _held(actions: Tensor, mask: Tensor) -> Tensor:
+def _nearest_recorded(actions: Tensor, mask: Tensor) -> Tensor:
     """Replace padded actions ``[B, T, A]`` by the nearest recorded ones."""
     steps = torch.arange(actions.shape[1], device=actions.device)
     known = mask[..., 0] > 0

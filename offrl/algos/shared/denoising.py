@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable
+from math import lcm
 from operator import attrgetter
 from time import perf_counter
 from typing import Any
@@ -17,7 +18,7 @@ from offrl.config.algo import adamw
 from offrl.config.section import check_one_enabled, options_of
 from offrl.lazy import Tensor, needed, torch
 from offrl.registry import did_you_mean
-from offrl.specs import GOAL
+from offrl.specs import with_goal
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,8 @@ class UNetConfig(Section):
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size: {self.kernel_size} is even; use an odd number")
         for i, dim in enumerate(self.down_dims):
-            multiple = max(self.n_groups, 8) if i == 0 else self.n_groups
-            if dim % self.n_groups or (i == 0 and dim % 8):
+            multiple = lcm(self.n_groups, 8) if i == 0 else self.n_groups
+            if dim % multiple:
                 raise ValueError(
                     f"down_dims: {dim} is no multiple of {multiple} (n_groups, and 8 for the "
                     "first); choose others"
@@ -82,12 +83,13 @@ class DenoisingConfig(ChunkConfig):
     @model_validator(mode="after")
     def _fits(self) -> "DenoisingConfig":
         check_one_enabled(self, "unet", "transformer")
-        multiple, steps = 2 ** (len(self.unet.down_dims) - 1), self.horizon.prediction_horizon
+        num_levels, steps = len(self.unet.down_dims), self.horizon.prediction_horizon
+        multiple = 2 ** (num_levels - 1)
         if self.unet.enabled and steps % multiple:
             raise ValueError(
                 f"algo.horizon.prediction_horizon: {steps} is no multiple of {multiple}, and the "
-                f"{len(self.unet.down_dims)} levels of algo.unet.down_dims halve the time "
-                f"{len(self.unet.down_dims) - 1} times; change one of them"
+                f"{num_levels} levels of algo.unet.down_dims halve the time {num_levels - 1} "
+                "times; change one of them"
             )
         return self
 
@@ -126,11 +128,9 @@ class DenoisingPolicy(ChunkPolicy):
     def warn_if_slow(self, control_freq: float) -> None:
         """Measure a denoising step, and log how long a chunk takes if that is longer than a control
         step (``control_freq`` in Hz)."""
-        frames, spec = self.algo_config.horizon.observation_horizon, self.obs_spec.groups
-        seen: dict[str, Any] = {
-            key: torch.zeros(1, frames, *x.shape) for key, x in spec["obs"].items()
-        }
-        seen[GOAL] = {key: torch.zeros(1, *x.shape) for key, x in spec.get("goal", {}).items()}
+        obs, goal = self.obs_spec.shapes("obs"), self.obs_spec.shapes("goal")
+        frames = {key: torch.zeros(1, self.num_frames, *shape) for key, shape in obs.items()}
+        seen = with_goal(frames, {key: torch.zeros(1, *shape) for key, shape in goal.items()})
         num_steps = attrgetter(self.steps_key)(self.algo_config)
         with torch.no_grad(), self.at_rest():
             drawn = [torch.Generator().manual_seed(0)]

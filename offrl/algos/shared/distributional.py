@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from offrl import models
-from offrl.algos.base import Algo, Batch, register_algo_factory_func
+from offrl.algos.base import Algo, Batch
 from offrl.algos.shared.td import TDLearner
 from offrl.config.algo import TDConfig
 from offrl.lazy import Tensor, torch
+from offrl.registry import ALGOS
 
 AlgoClass = TypeVar("AlgoClass", bound=type[Algo])
 
@@ -57,8 +58,7 @@ def register_distributional(
         def choose(algo_config: Any) -> tuple[type[Algo], dict[str, Any]]:
             return (distributional if algo_config.critic.distributional.enabled else plain), {}
 
-        choose.__module__ = plain.__module__
-        register_algo_factory_func(config_class.ALGO_NAME)(choose)
+        ALGOS.register(config_class.ALGO_NAME, plain.__module__)(choose)
         return distributional
 
     return register

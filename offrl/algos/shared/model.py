@@ -55,8 +55,7 @@ class Networks(Model):
         """Return observations ``{key: [B, ...]}``, and whether they were of one environment."""
         obs, groups = self._algo.named(x), self._algo.obs_spec.groups["obs"]
         frames = self._algo.global_config.train.frame_stack > 1
-        own = [(obs[key].ndim, len(spec.shape) + frames) for key, spec in groups.items()]
-        is_one = all(ndim == one for ndim, one in own)
+        is_one = all(obs[key].ndim == len(spec.shape) + frames for key, spec in groups.items())
         return map_leaves(lambda value: value[None], obs) if is_one else obs, is_one
 
     def _learned(self, a: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Modes:
     nets: "nn.ModuleDict"
     _average: Average
     _layers: "Sequence[nn.Module]" = ()  # all of them, gathered once, as that takes long
-    _awake: "Sequence[nn.Module]" = ()  # layers that return to training mode after ``at_rest``
+    _resting: "Sequence[nn.Module]" = ()  # layers that return to training mode after ``at_rest``
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -36,17 +36,17 @@ class Modes:
     @property
     def rests(self) -> bool:
         """Say whether the networks return to training mode after ``at_rest``."""
-        return bool(self._awake)
+        return bool(self._resting)
 
     def set_train(self) -> None:
         """Put the networks into training mode (batch norm, dropout, random crops), for updates."""
-        self._awake = self._layers = ()
+        self._resting = self._layers = ()
         self.nets.train()
         self._average.show(False)
 
     def set_eval(self) -> None:
         """Put the networks into evaluation mode, with averaged weights if ``train.ema`` says so."""
-        self._awake = ()
+        self._resting = ()
         if self.nets.training:  # each episode begins with this, and modules are many
             self.nets.eval()
         self._average.show(True)
@@ -68,15 +68,15 @@ class Modes:
             yield
             return
         self._layers = self._layers or [*self.nets.modules()]
-        self._awake = [layer for layer in self._layers if layer.training]
-        for layer in self._awake:
+        self._resting = [layer for layer in self._layers if layer.training]
+        for layer in self._resting:
             layer.__dict__["training"] = False  # to set it through nn.Module takes long
         try:
             yield
         finally:
-            for layer in self._awake:  # empty if set_train or set_eval was called meanwhile
+            for layer in self._resting:  # empty if set_train or set_eval was called meanwhile
                 layer.__dict__["training"] = True
-            self._awake = ()
+            self._resting = ()
 
 
 def _at_rest(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -99,8 +99,9 @@ def make_optimizer(
 def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] | None:
     """Return the factor on the initial rate as a function of epochs, or of optimizer steps with
     ``step_every_batch``; ``None`` if the rate is constant."""
+    warmup = rate.warmup_steps
     if rate.scheduler_type == "cosine":
-        total, warmup = _horizon(rate, config), rate.warmup_steps
+        total = _horizon(rate, config)
 
         def cosine(t: int) -> float:
             if t < warmup:
@@ -109,10 +110,10 @@ def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] 
             return max(0.0, 0.5 * (1 + math.cos(2 * math.pi * rate.num_cycles * progress)))
 
         return cosine
-    if rate.scheduler_type.startswith("constant") and rate.warmup_steps:
+    if rate.scheduler_type.startswith("constant"):
         first = int(rate.scheduler_type == "constant")  # forks of robomimic begin with a rate of 0
-        return lambda t: min(1.0, (t + first) / rate.warmup_steps)
-    if rate.scheduler_type.startswith("constant") or not rate.epoch_schedule:
+        return (lambda t: min(1.0, (t + first) / warmup)) if warmup else None
+    if not rate.epoch_schedule:
         return None
     if rate.scheduler_type == "linear":
         if len(rate.epoch_schedule) != 1:

@@ -18,7 +18,7 @@ class Average:
         self.weights = learning if config.enabled else {}
         self._averages: dict[str, Tensor] = {}  # none as long as they equal the weights
         self._num_steps: dict[str, int] = {}  # of each optimizer
-        self._put_off: Mapping[str, Tensor] = {}  # the weights, if they are not here yet
+        self._trained: Mapping[str, Tensor] = {}  # weights that are to be loaded
         self.shown = False
 
     def follow(self, optimizer: str, parameters: "Iterable[torch.nn.Parameter]") -> None:
@@ -55,10 +55,10 @@ class Average:
     def show(self, shown: bool) -> None:
         """Let the networks compute with the averages, or with the weights again."""
         if shown != self.shown:
-            for name, weight in self._put_off.items():
+            for name, weight in self._trained.items():
                 own = self.weights[name]  # where the average is shown
                 self._averages[name] = torch.empty_like(own).copy_(weight)
-            self._put_off = {}
+            self._trained = {}
             for name, average in self._averages.items():
                 own = self.weights[name]
                 own.data, average.data = average.data, own.data
@@ -85,12 +85,12 @@ class Average:
                 "train.ema.enabled: false, but the checkpoint holds averaged weights, which its "
                 "policy acts with; set it to true"
             )
-        self._averages, self._put_off, self._num_steps = {}, {}, {}
+        self._averages, self._trained, self._num_steps = {}, {}, {}
         if stored is None:
             return
         self._num_steps = dict(stored["num_steps"])
         if weights is not None:
-            self._put_off, self.shown = {name: weights[name] for name in self.weights}, True
+            self._trained, self.shown = {name: weights[name] for name in self.weights}, True
             return
         self._begin()
         for name, average in self._averages.items():
