@@ -40,7 +40,7 @@ class DiscreteBCQ(DDQN):
         )
 
     def scores(self, obs: Any) -> Tensor:
-        """Give the values, of the actions that the data would take."""
+        """Return the values of the actions that the data would take; others are forbidden."""
         log_g = masked(self.nets["imitation"](obs)[0].logits[:, 0], obs)
         ratio = (log_g - log_g.amax(-1, keepdim=True)).exp()  # G(a | s) / max G
         excluded = ratio < self.algo_config.threshold

@@ -62,8 +62,8 @@ class GAIL(PPO):
     def estimates(
         self, batch: Mapping[str, Any], mask: Tensor, rows: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Estimate the same by the rewards of the discriminator, and add a demonstration's step to
-        each row. ``demos`` of a round is a batch of as many, ``N L``."""
+        """Compute the same by rewards of the discriminator, and add a recorded step for each row.
+        ``demos`` of a round is a batch of as many, ``N L``."""
         rewards = REWARDS[self.algo_config.reward](self._logits_of(rows).view(mask.shape)).cpu()
         demos, now = batch["demos"], self.num_frames - 1
         return {

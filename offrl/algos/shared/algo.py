@@ -129,7 +129,8 @@ class Algo(Modes):
         return self.global_config.train.acts_discretely
 
     @cached_property
-    def num_frames(self) -> int:  # latest ones of observations, which the networks see
+    def num_frames(self) -> int:
+        """The number of latest observations that the networks see, ``train.frame_stack``."""
         return self.global_config.train.frame_stack
 
     def _check_kinds(self) -> None:

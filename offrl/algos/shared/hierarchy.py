@@ -157,7 +157,7 @@ class Composite(Algo):
 
 
 def _of_part(name: str, whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the items of a part, whose keys begin with its name, by their own keys."""
+    """Return the items of a part, whose keys begin with its name, by the rest of these."""
     start = f"{name}."
     return {k.removeprefix(start): x for k, x in whole.items() if k.startswith(start)}
 
@@ -165,7 +165,7 @@ def _of_part(name: str, whole: Mapping[str, Any]) -> dict[str, Any]:
 def set_unless_stated(
     observation: Any, stated: Mapping[str, Any], **groups: Mapping[str, list[str]]
 ) -> None:
-    """Set groups of observations ``{modality: keys}``, but for those that a config ``stated``."""
+    """Set groups of observations ``{modality: keys}``, except those that the config ``stated``."""
     for group, keys in groups.items():
         if group not in stated.get("modalities", {}):
             setattr(observation.modalities, group, keys)
