@@ -75,6 +75,12 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text as a ``whole_file``."""
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
     """Yield a new folder beside ``path`` to write to; sync and rename it at the end. The folder is

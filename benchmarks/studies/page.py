@@ -9,12 +9,11 @@ refused: delete those that are not to count. Cells that have no result stand in 
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from offrl.outputs import writable_folder
-from offrl.reports.report import Block, Heading, as_markdown, blocks_of
+from offrl.reports.report import as_markdown, blocks_of
 from offrl.reports.results import CSV, WAITING, Outcome, write_results
 from offrl.reports.scores import Scores
 from offrl.studies.cells import Plan
@@ -55,14 +54,9 @@ def part(name: str) -> str:
     if not any(result.final for result in found):
         return f"This study was not run. The command is `{found[0].repeat}`.\n"
     pictures = writable_folder(PICTURES / name)
-    text = as_markdown(_lower(blocks_of(Scores(found), pictures)))
+    text = as_markdown(blocks_of(Scores(found), pictures))
+    text = re.sub("^#+ ", "#### ", text, flags=re.M)  # its headings are below one of the page
     return text.replace("](", f"](images/studies/{name}/")
-
-
-def _lower(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks, as they stand below a heading of the page."""
-    for block in blocks:
-        yield block._replace(level=4) if isinstance(block, Heading) else block
 
 
 def main() -> int:

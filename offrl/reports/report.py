@@ -3,14 +3,14 @@
 import base64
 import html
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from offrl.outputs import whole_file
+from offrl.outputs import write_text
 from offrl.reports.figures import write_figures
 from offrl.reports.results import CSV, FINISHED, Outcome, write_results
 from offrl.reports.scores import LEVEL, Interval, Scores, needed_seeds
@@ -28,97 +28,75 @@ code { background: #f4f4f4; padding: 0 0.2em; }
 """
 
 
-class Heading(NamedTuple):
-    """A heading; the title of the page has level 1."""
+class Block(NamedTuple):
+    """A part of a report, in its two forms."""
 
-    text: str
-    level: int = 2
-
-    def markdown(self) -> str:
-        return f"{'#' * self.level} {self.text}"
-
-    def html(self, folder: Path) -> str:
-        return f"<h{self.level}>{_inline(self.text)}</h{self.level}>"
+    markdown: str
+    html: str
 
 
-class Paragraph(NamedTuple):
-    """Sentences, with Markdown's bold and code."""
-
-    text: str
-
-    def markdown(self) -> str:
-        return self.text
-
-    def html(self, folder: Path) -> str:
-        return f"<p>{_inline(self.text)}</p>"
+def heading(text: str, level: int = 2) -> Block:
+    """Make a heading; the title of the page has level 1."""
+    return Block(f"{'#' * level} {text}", f"<h{level}>{_inline(text)}</h{level}>")
 
 
-class Table(NamedTuple):
-    """A table of texts."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        lines = [self.header, ["---"] * len(self.header), *self.rows]
-        cells = ([" ".join(x.replace("|", "\\|").split()) for x in line] for line in lines)
-        return "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-    def html(self, folder: Path) -> str:
-        head = "".join(f"<th>{_inline(cell)}</th>" for cell in self.header)
-        rows = ("".join(f"<td>{_inline(cell)}</td>" for cell in row) for row in self.rows)
-        body = "".join(f"<tr>{row}</tr>\n" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+def paragraph(text: str) -> Block:
+    """Make a paragraph of sentences, with Markdown's bold and code."""
+    return Block(text, f"<p>{_inline(text)}</p>")
 
 
-class Picture(NamedTuple):
-    """A picture in the folder of the report."""
-
-    file: str
-    caption: str
-
-    def markdown(self) -> str:
-        return f"![{Path(self.file).stem}]({self.file})\n\n{self.caption}"
-
-    def html(self, folder: Path) -> str:
-        image = base64.b64encode((folder / self.file).read_bytes()).decode()
-        caption = html.escape(self.caption)
-        image = f'<img src="data:image/png;base64,{image}" alt="{caption}">'
-        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Block:
+    """Make a table of texts."""
+    lines = [header, ["---"] * len(header), *rows]
+    plain = ([" ".join(x.replace("|", "\\|").split()) for x in line] for line in lines)
+    head = "".join(f"<th>{_inline(cell)}</th>" for cell in header)
+    tagged = ("".join(f"<td>{_inline(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>\n" for row in tagged)
+    return Block(
+        "\n".join(f"| {' | '.join(line)} |" for line in plain),
+        f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>",
+    )
 
 
-Block = Heading | Paragraph | Table | Picture
+def picture(path: Path, caption: str) -> Block:
+    """Make a picture of a file in the folder of the report. The page has the file in it."""
+    image, says = base64.b64encode(path.read_bytes()).decode(), html.escape(caption)
+    image = f'<img src="data:image/png;base64,{image}" alt="{says}">'
+    return Block(
+        f"![{path.stem}]({path.name})\n\n{caption}",
+        f"<figure>{image}<figcaption>{says}</figcaption></figure>",
+    )
 
 
 def write_report(results: Sequence[Outcome], folder: Path, title: str = "Report") -> None:
     """Write ``report.html``, the same as ``report.md``, its numbers as CSV, the pictures, and
     ``report.csv`` with all data of each training."""
     scores = Scores(results)
-    blocks = [Heading(title, 1), *blocks_of(scores, folder)]
+    blocks = [heading(title, 1), *blocks_of(scores, folder)]
     write_results(folder / CSV, results)
     write_numbers(scores, folder)
-    for name, text in (
-        ("report.md", as_markdown(blocks)),
-        ("report.html", _page(title, blocks, folder)),
-    ):
-        with whole_file(folder / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+    write_text(folder / "report.md", as_markdown(blocks))
+    write_text(folder / "report.html", _page(title, blocks))
 
 
 def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
     """Yield the blocks of a report in order, and write its pictures into a folder."""
-    pictures = write_figures(scores, folder)
+    captions = write_figures(scores, folder)
+
+    def pictures(*names: str) -> Iterator[Block]:
+        return (picture(folder / name, captions[name]) for name in names if name in captions)
+
     results = scores.results
     missing = [r for r in results if not r.final or r.status != FINISHED]
-    yield Paragraph(
+    yield paragraph(
         f"{_number(len(results), 'training')} of {_number(len(scores.algorithms), 'algorithm')} on "
         f"{_number(len(scores.tasks), 'task')}; {len(results) - len(missing)} have a result."
     )
     if missing:
-        yield Heading("What is missing")
+        yield heading("What is missing")
         yield _missing(missing)
-    yield Heading("Final scores")
-    yield Paragraph(
+    yield heading("Final scores")
+    yield paragraph(
         "The mean over seeds, with a 95 % interval by a stratified bootstrap over seeds. It is "
         "narrow where a few seeds happen to be alike, so the interval over all episodes of the "
         "last policies stands beside that of a success rate (Wilson). That counts them as "
@@ -127,10 +105,10 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
         "number of seeds and of test episodes of each."
     )
     yield from final_tables(scores)
-    yield from _pictures(pictures, "scores.png", "curves.png")
+    yield from pictures("scores.png", "curves.png")
     if scores.can_be_averaged:
-        yield Heading("All trainings together")
-        yield Paragraph(
+        yield heading("All trainings together")
+        yield paragraph(
             f"The last policies on {', '.join(scores.common)}, with 95 % intervals. The "
             "interquartile mean is that of the middle half of all trainings. Of each algorithm as "
             f"many seeds count as it has on every task. Those stand above whose trainings are more "
@@ -139,22 +117,22 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
         aggregates = scores.aggregates
         names = list(next(iter(aggregates.values())))
         rows = [[a, *(_shown(aggregates[a][name]) for name in names)] for a in scores.ranked]
-        yield Table(["algorithm", *names], rows)
-        yield from _pictures(pictures, "aggregates.png", "profiles.png")
+        yield table(["algorithm", *names], rows)
+        yield from pictures("aggregates.png", "profiles.png")
     if len(scores.ranked) > 1:
-        yield Heading("Comparisons")
+        yield heading("Comparisons")
         yield from _comparisons(scores)
-        yield from _pictures(pictures, "improvement.png")
+        yield from pictures("improvement.png")
     elif len(scores.algorithms) > 1:
-        yield Paragraph("No two algorithms have results on the same task, so none are compared.")
-    if "time.png" in pictures:
-        yield Heading("Time")
-        yield from _pictures(pictures, "time.png")
-    yield Heading("Where the numbers come from")
+        yield paragraph("No two algorithms have results on the same task, so none are compared.")
+    if "time.png" in captions:
+        yield heading("Time")
+        yield from pictures("time.png")
+    yield heading("Where the numbers come from")
     yield from _provenance(results)
 
 
-def _missing(results: Sequence[Outcome]) -> Table:
+def _missing(results: Sequence[Outcome]) -> Block:
     """Make a table of missing results, with a row for trainings of a task with the same reason."""
     alike: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for r in results:
@@ -168,11 +146,7 @@ def _missing(results: Sequence[Outcome]) -> Table:
         ]
         for (task, status, why, command), seeds in alike.items()
     ]
-    return Table(["task", "algorithms (seeds)", "status", "why", "command"], rows)
-
-
-def _pictures(pictures: Mapping[str, str], *names: str) -> Iterator[Block]:
-    return (Picture(name, pictures[name]) for name in names if name in pictures)
+    return table(["task", "algorithms (seeds)", "status", "why", "command"], rows)
 
 
 def final_tables(scores: Scores) -> Iterator[Block]:
@@ -193,17 +167,17 @@ def final_tables(scores: Scores) -> Iterator[Block]:
             for final in own
         ]
         if not any(scores.of(algorithm, task) for algorithm in scores.algorithms):
-            yield Paragraph(f"**{task}**: no training has been evaluated to its end.")
+            yield paragraph(f"**{task}**: no training has been evaluated to its end.")
             continue
-        yield Paragraph(f"**{task}** ({scores.measures[task]})")
-        yield Table(header, rows)
+        yield paragraph(f"**{task}** ({scores.measures[task]})")
+        yield table(header, rows)
         of_data: dict[str, dict[str, None]] = {}
         for r in scores.results:
             if r.task == task and r.data and r.final:
                 of_data.setdefault(r.data, {})[r.algorithm] = None
         if len(of_data) > 1:
             unlike = "; ".join(f"{data}: {', '.join(of)}" for data, of in of_data.items())
-            yield Paragraph(f"**Not all algorithms on {task} have the same data**: {unlike}.")
+            yield paragraph(f"**Not all algorithms on {task} have the same data**: {unlike}.")
 
 
 def _shown(interval: Interval | None) -> str:
@@ -224,7 +198,7 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
     num_seeds = " to ".join(str(n) for n in seeds[:: max(1, len(seeds) - 1)])
     num_tasks, num_pairs = len(scores.common), len(scores.chances)
     needed = needed_seeds(num_tasks, num_pairs)
-    yield Paragraph(
+    yield paragraph(
         f"Each pair of algorithms on {', '.join(scores.common)}: the probability that a training "
         "of the first one ends with a better policy, averaged over tasks, with a 95 % interval "
         "(bootstrap). p is how probable a difference as large is by chance, somewhere among all "
@@ -233,7 +207,7 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
     )
     comparisons = scores.comparisons
     if all(comparison.least_p > LEVEL for comparison in comparisons):
-        yield Paragraph(
+        yield paragraph(
             f"**n is too small to order two algorithms** (seeds: {num_seeds}; tasks: {num_tasks}): "
             "even a difference between all trainings could be chance among "
             f"{_number(num_pairs, 'pair')} (p above 0.05); it takes {needed} seeds of each."
@@ -241,7 +215,7 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
     rows = [
         [c.first, c.second, _shown(c.improvement), f"{c.p:.3f}", c.verdict] for c in comparisons
     ]
-    yield Table(["algorithm", "compared with", "probability of improvement", "p", "verdict"], rows)
+    yield table(["algorithm", "compared with", "probability of improvement", "p", "verdict"], rows)
 
 
 def _provenance(results: Sequence[Outcome]) -> Iterator[Block]:
@@ -258,7 +232,7 @@ def _provenance(results: Sequence[Outcome]) -> Iterator[Block]:
         *([f"data of {task}", listed(data)] for task, data in tasks.items()),
         *([f"search for {name}", listed(words)] for name, words in found.items() if any(words)),
     ]
-    yield Table(["what", "which"], rows)
+    yield table(["what", "which"], rows)
 
 
 def _number(count: int, what: str) -> str:
@@ -267,12 +241,12 @@ def _number(count: int, what: str) -> str:
 
 def as_markdown(blocks: Iterable[Block]) -> str:
     """Write blocks as Markdown."""
-    return "\n\n".join(block.markdown() for block in blocks) + "\n"
+    return "\n\n".join(block.markdown for block in blocks) + "\n"
 
 
-def _page(title: str, blocks: Iterable[Block], folder: Path) -> str:
-    """Write blocks as an HTML page with embedded pictures of the folder."""
-    body = "\n".join(block.html(folder) for block in blocks)
+def _page(title: str, blocks: Iterable[Block]) -> str:
+    """Write blocks as an HTML page with embedded pictures."""
+    body = "\n".join(block.html for block in blocks)
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     return (

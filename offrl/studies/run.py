@@ -17,7 +17,7 @@ from tqdm import tqdm
 from offrl.config import Config, config_from_content
 from offrl.config.files import read_config_file
 from offrl.data.provenance import fingerprint
-from offrl.outputs import locked, whole_file, writable_folder
+from offrl.outputs import locked, writable_folder, write_text
 from offrl.processes import ONE_THREAD, exit_status, program
 from offrl.registry import shown
 from offrl.reports.results import BEGUN, FINISHED
@@ -50,9 +50,8 @@ class LocalTraining:
         self._messages = open(folder / "log.txt", "a+", encoding="utf-8", errors="replace")
         self._begin = self._messages.seek(0, os.SEEK_END)
         what = ["--resume", str(run)] if run else ["--config", str(folder / CONFIG)]
-        first = [str(os.getpid()), str(modules.resolve())]
         self._process = subprocess.Popen(
-            [*program(PROGRAM), *first, "train", *what],
+            [*program(PROGRAM), str(os.getpid()), str(modules.resolve()), "train", *what],
             env=os.environ | dict.fromkeys(ONE_THREAD, str(num_threads)),
             stdin=subprocess.DEVNULL,
             stdout=self._messages,
@@ -121,7 +120,7 @@ class CellRunner:
                 unable: dict[str, list[str]] = {}  # names of cells by their problems
                 for cell in cells:
                     if why := problems[cell.name]:
-                        unable.setdefault(self._noted(cell, why), []).append(cell.name)
+                        unable.setdefault(self._note_failure(cell, why), []).append(cell.name)
                 for why, names in unable.items():
                     more = f" and {len(names) - 1} more" if names[1:] else ""
                     log.info(f"{names[0]}{more}: failed: {why}")
@@ -162,10 +161,10 @@ class CellRunner:
                         job_or_why = self._begin(cell)
                         if isinstance(job_or_why, str):
                             num_done += 1
-                            ended(cell, self._noted(cell, job_or_why))
+                            ended(cell, self._note_failure(cell, job_or_why))
                         else:
                             running[cell.name] = cell, job_or_why
-                    shares = {name: self._share(name) for name in running}
+                    shares = {name: self._share_done(name) for name in running}
                     bar.set_postfix_str(", ".join(f"{n} {x:.0%}" for n, x in shares.items()))
                     bar.update(num_done + sum(shares.values()) - bar.n)
                     if not running:
@@ -177,7 +176,7 @@ class CellRunner:
                         else:
                             running.pop(cell.name)[1].close()
                             num_done += 1
-                            ended(cell, self._noted(cell, why))
+                            ended(cell, self._note_failure(cell, why))
             except KeyboardInterrupt:
                 log.info("stopped; the same command goes on with what ran")
                 raise
@@ -222,7 +221,7 @@ class CellRunner:
         except (ValueError, OSError) as error:
             return str(error)
 
-    def _noted(self, cell: Cell, why: str) -> str:
+    def _note_failure(self, cell: Cell, why: str) -> str:
         """Write and return the reason why a cell failed; none if its tests are done."""
         folder = self.output / cell.name
         run = read_run(folder)
@@ -236,7 +235,7 @@ class CellRunner:
             _write(folder / WHY, why)
         return why
 
-    def _share(self, name: str) -> float:
+    def _share_done(self, name: str) -> float:
         run = read_run(self.output / name, last=True)
         done, wanted = run.done_of if run else (0, 1)
         return min(1.0, done / wanted)
@@ -244,8 +243,7 @@ class CellRunner:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write_text(f"{text}\n", encoding="utf-8")
+    write_text(path, f"{text}\n")
 
 
 def problem_of(cell: Cell) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from offrl.outputs import whole_file
+from offrl.outputs import write_text
 
 
 def described(command: ModuleType) -> list[str]:
@@ -68,20 +68,17 @@ def pair(text: str) -> list[str]:
 
 
 @contextmanager
-def with_bar(
-    results: "Generator[Any, None, None]", total: int, unit: str = "demo", done: int = 0
-) -> Iterator[Any]:
+def with_bar(results: Generator[Any, None, None], total: int, done: int = 0) -> Iterator[Any]:
     """Yield an iterator of results that shows a bar. Their generator is closed at the end."""
     from tqdm import tqdm
 
     with closing(results):
-        yield tqdm(results, total=total, initial=done, unit=unit, disable=None)
+        yield tqdm(results, total=total, initial=done, unit="demo", disable=None)
 
 
-def write_figures(path: Path, figures: Mapping[str, float]) -> None:
+def write_json(path: Path, figures: Mapping[str, float]) -> None:
     """Write numbers as JSON."""
-    with whole_file(path) as file:
-        file.write_text(json.dumps(figures, indent=4) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(figures, indent=4) + "\n")
 
 
 # The arguments that several commands have.

@@ -8,7 +8,7 @@ import argparse
 import logging
 
 from offrl.outputs import new_file
-from offrl.tools import add_options, count, write_figures
+from offrl.tools import add_options, count, write_json
 from offrl.tools.train import add_config_arguments, read_config
 
 log = logging.getLogger(__name__)
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
     logs = evaluate_pipeline(config)
     print(f"result: {return_line(logs)}")
     if output is not None:
-        write_figures(output, logs)
+        write_json(output, logs)
     return 1 if logs["Crashed"] else 0

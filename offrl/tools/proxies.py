@@ -6,7 +6,7 @@ example: offrl proxies --checkpoint runs/iql/.../last.pth --dataset held_out.hdf
 import argparse
 
 from offrl.outputs import new_file
-from offrl.tools import add_options, count, write_figures
+from offrl.tools import add_options, count, write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,6 @@ def run(args: argparse.Namespace) -> int:
     for name, value in logs.items():
         print(f"{name + ':':20}{value:10.4g}")
     if json_file:
-        write_figures(json_file, logs)
+        write_json(json_file, logs)
         print(json_file)
     return 0

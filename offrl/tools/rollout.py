@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.outputs import in_words, new_file
-from offrl.tools import add_options, count, size, write_figures
+from offrl.tools import add_options, count, size, write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         print(subgoal_line(logs))
     problems = _say_what_was_lost(results)
     problems += _write_each(
-        (args.json, lambda path: write_figures(path, logs)),
+        (args.json, lambda path: write_json(path, logs)),
         (args.record, lambda path: _record(path, env_args, results)),
         (args.video, lambda path: _film(path, results)),
     )

@@ -15,14 +15,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from offrl.config.json_schema import config_schema
-    from offrl.outputs import new_file, whole_file
+    from offrl.outputs import new_file, write_text
 
     path = new_file(args.output) if args.output else None
     text = json.dumps(config_schema(), indent=1)
     if path is None:
         print(text)
         return 0
-    with whole_file(path) as file:
-        file.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
     print(path)
     return 0
