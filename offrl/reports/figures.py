@@ -65,8 +65,7 @@ def _panels(number: int, height: float = PANEL[1], beside: float = 0.0) -> tuple
     """Make a figure with a number of panels, and with room for names beside them."""
     columns = min(number, COLUMNS)
     rows = -(-number // columns)
-    size = (max(6.0, PANEL[0] * columns) + beside, height * rows)
-    figure = _figure(size)
+    figure = _figure((max(6.0, PANEL[0] * columns) + beside, height * rows))
     axes = figure.subplots(rows, columns, squeeze=False)
     for unused in axes.flat[number:]:
         unused.set_visible(False)
@@ -78,10 +77,17 @@ def _label(name: str, width: int = NAME) -> str:
     return fill(name.replace("$", r"\$"), width, break_long_words=False)
 
 
-def _rows(scores: Scores, number: int) -> tuple[Any, list[Any]]:
+def _row_panels(scores: Scores, number: int) -> tuple[Any, list[Any]]:
     """Make a figure with a number of panels that have a row for each algorithm."""
-    lines = [line for name in scores.algorithms for line in _label(name).split("\n")]
-    return _panels(number, 1.2 + 0.28 * len(lines), 0.08 * max(0, max(map(len, lines)) - 20))
+    names = [*map(_label, scores.algorithms)]
+    lines = [line for name in names for line in name.split("\n")]
+    beside = 0.08 * max(0, max(map(len, lines)) - 20)
+    figure, panels = _panels(number, 1.2 + 0.28 * len(lines), beside)
+    for axes in panels:
+        is_left = axes.get_subplotspec().is_first_col()
+        axes.set_yticks(range(len(names)), names if is_left else [""] * len(names))
+        axes.set_ylim(len(names) - 0.5, -0.5)
+    return figure, panels
 
 
 def _colors(scores: Scores) -> dict[str, Any]:
@@ -110,20 +116,20 @@ def _curves(scores: Scores) -> Any:
     for axes, task in zip(panels, tasks, strict=True):
         for number, (algorithm, color) in enumerate(colors.items()):
             own = [r for r in scores.results if (r.task, r.algorithm) == (task, algorithm)]
-            steps, values = _common(scores, [result for result in own if result.curve])
+            steps, values = _common_steps(scores, [result for result in own if result.curve])
             width = 3 - 2 * number / len(colors)  # so that coinciding curves are all visible
             form = {"color": color, "markersize": 2 + width, "linewidth": width}
             if values:
                 (lines[algorithm],) = axes.plot(steps, np.mean(values, axis=0), "o-", **form)
                 low, high = (f(values, axis=0) for f in (np.min, np.max))
                 axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-        _axes(axes, scores, task)
+        _show_measure(axes, scores, task)
         axes.set(title=_label(task), xlabel="steps", xlim=(0, None))
     _legend(figure, lines)
     return figure
 
 
-def _common(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list[np.ndarray]]:
+def _common_steps(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list[np.ndarray]]:
     """Return all seeds' evaluation steps in the range that all of them cover, and each seed's
     scores there. Unfinished seeds are used only if none is finished."""
     seeds = [r for r in results if r.status == FINISHED] or results
@@ -135,7 +141,7 @@ def _common(scores: Scores, results: Sequence[Outcome]) -> tuple[list[int], list
     return steps, [np.interp(steps, *np.transpose(curve)) for curve in curves]
 
 
-def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:
+def _show_measure(axes: Any, scores: Scores, task: str, which: str = "y") -> None:
     measure = scores.measures[task]
     axes.set(**{f"{which}label": measure})
     if measure == SUCCESS:
@@ -144,13 +150,13 @@ def _axes(axes: Any, scores: Scores, task: str, which: str = "y") -> None:
 
 def _final_scores(scores: Scores) -> Any:
     tasks = [t for t in scores.tasks if any(scores.of(a, t) for a in scores.algorithms)]
-    figure, panels = _rows(scores, len(tasks))
+    figure, panels = _row_panels(scores, len(tasks))
     for axes, task in zip(panels, tasks, strict=True):
         _dots(axes, scores, [scores.means.get((a, task)) for a in scores.algorithms])
         for row, algorithm in enumerate(scores.algorithms):
             seeds = scores.of(algorithm, task)
             axes.plot(seeds, [row] * len(seeds), ".", color="0.4", markersize=4, zorder=3)
-        _axes(axes, scores, task, "x")
+        _show_measure(axes, scores, task, "x")
         axes.set_title(_label(task))
     return figure
 
@@ -162,17 +168,13 @@ def _dots(axes: Any, scores: Scores, intervals: Sequence[Interval | None]) -> No
             value, low, high = interval
             axes.plot([low, high], [row, row], color=color, linewidth=5, alpha=0.5)
             axes.plot(value, row, "|", color=color, markersize=14, markeredgewidth=3)
-    is_left = axes.get_subplotspec().is_first_col()
-    names = [_label(name) if is_left else "" for name in scores.algorithms]
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
 
 
 def _aggregates(scores: Scores) -> Any:
     aggregates = scores.aggregates
     names = list(next(iter(aggregates.values())))
-    figure, panels = _rows(scores, len(names))
+    figure, panels = _row_panels(scores, len(names))
     for axes, name in zip(panels, names, strict=True):
         _dots(axes, scores, [aggregates.get(a, {}).get(name) for a in scores.algorithms])
         axes.set(title=name, xlabel=scores.measures[scores.common[0]])
@@ -182,8 +184,8 @@ def _aggregates(scores: Scores) -> Any:
 def _profiles(scores: Scores) -> Any:
     figure, [axes] = _panels(1)
     every = np.concatenate([scores.matrix(a).ravel() for a in scores.compared])
-    is_rate = scores.measures[scores.common[0]] == SUCCESS
-    low, high = (0.0, 1.0) if is_rate else (every.min(), every.max())
+    measure = scores.measures[scores.common[0]]
+    low, high = (0.0, 1.0) if measure == SUCCESS else (every.min(), every.max())
     thresholds = np.linspace(low, high, 101)
     colors, lines = _colors(scores), {}
     for algorithm in scores.compared:
@@ -191,7 +193,6 @@ def _profiles(scores: Scores) -> Any:
         share, below, above = scores.profile(algorithm, thresholds)
         (lines[algorithm],) = axes.plot(thresholds, share, color=color)
         axes.fill_between(thresholds, below, above, color=color, alpha=0.12, linewidth=0)
-    measure = scores.measures[scores.common[0]]
     axes.set(xlabel=f"final {measure} above", ylabel="share of trainings", ylim=(-0.03, 1.03))
     _legend(figure, lines)
     return figure
@@ -216,12 +217,11 @@ def _improvement(scores: Scores) -> Any:
 
 
 def _time(scores: Scores) -> Any:
-    figure, [axes] = _rows(scores, 1)
+    figure, [axes] = _row_panels(scores, 1)
     for row, (algorithm, color) in enumerate(_colors(scores).items()):
         minutes = [r.minutes for r in scores.results if r.algorithm == algorithm and r.final]
         if minutes:
             axes.barh(row, np.median(minutes), color=color, alpha=0.5)
             axes.plot(minutes, [row] * len(minutes), ".", color="0.3", markersize=4)
-    axes.set_yticks(range(len(scores.algorithms)), [*map(_label, scores.algorithms)])
-    axes.set(ylim=(len(scores.algorithms) - 0.5, -0.5), xlabel="minutes of training")
+    axes.set_xlabel("minutes of training")
     return figure

@@ -51,21 +51,21 @@ def finals(scores: Scores) -> Iterator[FinalRow]:
                 scores.measures[task],
                 scores.means.get((algorithm, task)),
                 scores.of_best.means.get((algorithm, task)),
-                _rate(tests) if scores.measures[task] == SUCCESS else None,
+                _rate_over_episodes(tests) if scores.measures[task] == SUCCESS else None,
                 len(done),
                 len(own),
-                _each(m.n for r in done for m in (r.final, r.best) if m),
-                _each(r.steps for r in done),
+                _different(m.n for r in done for m in (r.final, r.best) if m),
+                _different(r.steps for r in done),
                 median(minutes) if minutes else None,
             )
 
 
-def _rate(tests: Sequence[Measurement]) -> Interval | None:
+def _rate_over_episodes(tests: Sequence[Measurement]) -> Interval | None:
     successes, n = sum(round(m.n * (m.success or 0)) for m in tests), sum(m.n for m in tests)
     return (successes / n, *wilson_interval(successes, n)) if n else None
 
 
-def _each(numbers: Iterable[int]) -> str:
+def _different(numbers: Iterable[int]) -> str:
     """List the distinct numbers as text."""
     return "/".join(map(str, sorted({*numbers}))) or "-"
 

@@ -13,7 +13,7 @@ from conftest import write_demos
 from PIL import Image
 
 from offrl.__main__ import main
-from offrl.reports.figures import _common, _curves
+from offrl.reports.figures import _common_steps, _curves
 from offrl.reports.report import write_report
 from offrl.reports.results import Measurement, Outcome, write_results, write_rows
 from offrl.reports.run import Run
@@ -533,5 +533,5 @@ def test_curves_are_means_on_common_steps():
     assert [*steps] == [10, 50, 90, 100, 200, 210, 250, 290]
     np.testing.assert_allclose(means, steps / 310 + 2 / 9)
     apart = [replace(seed, curve=seed.curve[:1]) for seed in seeds]  # one evaluation each
-    assert _common(Scores(apart), apart)[0] == [10]
-    assert _common(Scores([begun]), [begun])[0] == [5]
+    assert _common_steps(Scores(apart), apart)[0] == [10]
+    assert _common_steps(Scores([begun]), [begun])[0] == [5]
