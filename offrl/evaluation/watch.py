@@ -24,7 +24,16 @@ def watch(
     """
     results: list[EpisodeResult] = []
     if film is not None:
-        write_video(film, _frames(policy, env, requests, results), frame_rate(env))
+
+        def frames() -> Iterator[np.ndarray]:
+            for result in run_episodes(policy, env, [replace(r, frame_every=1) for r in requests]):
+                results.append(result)
+                if result.no_video:
+                    raise ValueError(f"no film: {result.no_video}")
+                yield from result.frames
+                result.frames = []  # those of many episodes would be gigabytes
+
+        write_video(film, frames(), frame_rate(env))
         return results
     with closing(Screen("offrl play", frame_rate(env))) as window, suppress(Finished):
 
@@ -47,14 +56,3 @@ def run_episodes(
     for request in requests:
         policy.start_episode(seed=request.seed)
         yield run_episode(env, request, policy, policy.needs_goal)
-
-
-def _frames(
-    policy: Policy, env: Any, requests: Sequence[EpisodeRequest], results: list[EpisodeResult]
-) -> Iterator[np.ndarray]:
-    for result in run_episodes(policy, env, [replace(r, frame_every=1) for r in requests]):
-        results.append(result)
-        if result.no_video:
-            raise ValueError(f"no film: {result.no_video}")
-        yield from result.frames
-        result.frames = []  # those of many episodes would be gigabytes

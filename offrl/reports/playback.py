@@ -126,8 +126,7 @@ class DemoPlayer:
 
     @cached_property
     def _rate(self) -> int:
-        attributes = self.demos.trajectory(self.demos.demos()[0], ())
-        return frame_rate(self.demos.env_args, attributes)
+        return frame_rate(self.demos.env_args, self.demos.trajectory(self.demos.demos()[0], ()))
 
     @cached_property
     def env(self) -> Any:
@@ -155,12 +154,12 @@ def make_player(
     use: str | None,
     cameras: tuple[str, ...],
     size: int | None,
-    task: str,
+    method: str,
     *arguments: Any,
 ) -> Callable[[str], Any]:
-    """Make a function of a demonstration for a worker process: the method ``task`` of a
-    ``DemoPlayer``, with its first arguments."""
-    return partial(getattr(DemoPlayer(path, use, cameras, size), task), *arguments)
+    """Make a function of a demonstration for a worker process: a ``method`` of a ``DemoPlayer``,
+    with its first arguments."""
+    return partial(getattr(DemoPlayer(path, use, cameras, size), method), *arguments)
 
 
 def tiled(images: Sequence[np.ndarray]) -> np.ndarray:
@@ -172,8 +171,7 @@ def tiled(images: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def side_by_side(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Join images ``[H, W, 1 or 3]`` (uint8) to one ``[H, W, 3]``. Smaller ones are enlarged to
-    the height of the tallest."""
+    """Join images ``[H, W, 1 or 3]`` (uint8) to one ``[H, W, 3]``, all as high as the tallest."""
     height = max(len(image) for image in images)
     return np.concatenate([_enlarged(image, height) for image in images], axis=1)
 

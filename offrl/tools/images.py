@@ -6,7 +6,6 @@ on where it was.
 """
 
 import argparse
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -92,8 +91,7 @@ def run(args: argparse.Namespace) -> int:
         ):
             writer.annotate(**file.attributes())
             todo = demos[writer.num_demos :]
-            options = args.shaped, args.done, args.next_obs
-            arguments = str(path), json.dumps(env_args), *options
+            arguments = path, env_args, args.shaped, args.done, args.next_obs
             environ = {"MUJOCO_GL": backend or "disabled"}
             observed = in_order(make_observer, arguments, todo, args.workers, environ)
             with with_bar(observed, len(demos), done=writer.num_demos) as bar:
@@ -129,14 +127,14 @@ def _with_cameras(env_args: Mapping[str, Any], args: argparse.Namespace) -> dict
 
 
 def make_observer(
-    path: str, env_args: str, shaped: bool, done: str | None, next_obs: bool
+    path: Path, env_args: Mapping[str, Any], shaped: bool, done: str | None, next_obs: bool
 ) -> Callable[[str], dict[str, Any]]:
     """Make a function that returns a demonstration with the observations in its states."""
     from offrl.data.formats.hdf5 import DemoFile
     from offrl.envs import make_env
     from offrl.envs.playback import observed
 
-    file, env = DemoFile(Path(path)), make_env(json.loads(env_args))
+    file, env = DemoFile(path), make_env(env_args)
     return lambda demo: observed(env, file.recording(demo), shaped, done, next_obs)
 
 

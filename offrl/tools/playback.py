@@ -5,8 +5,7 @@ example: offrl playback datasets/lift/low_dim.hdf5 --n 5 --output lift.mp4
 
 import argparse
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from offrl.data.formats.files import find_data
     from offrl.envs.rendering import needed_backend
-    from offrl.reports.playback import DemoPlayer, tiled
+    from offrl.processes import in_order
+    from offrl.reports.playback import DemoPlayer, make_player, tiled
     from offrl.video import encoder
 
     path, cameras = str(find_data(args.data)), tuple(args.cameras)
@@ -61,40 +61,31 @@ def run(args: argparse.Namespace) -> int:
     player.demos.close()
     renders = output is not None and player.use != "images"
     backend = needed_backend(f"--use {player.use}") if renders else "disabled"
-    of_all = partial(_of_all, demos, args.workers, backend, (path, player.use))
+    looks = (cameras, args.size) if output else ((), None)
+
+    def of_all(method: str, *arguments: Any) -> dict[str, Any]:
+        """Call a method of ``DemoPlayer`` for each demonstration in worker processes."""
+        made = (path, player.use, *looks, method, *arguments)
+        played = in_order(make_player, made, demos, args.workers, {"MUJOCO_GL": backend})
+        with with_bar(played, len(demos)) as bar:
+            return dict(zip(demos, bar, strict=True))
+
     if output is None:
-        _say(of_all((), None, "diverge"))
+        _print_divergence(of_all("diverge"))
     elif args.first:
         import imageio.v3
 
-        frames = [*of_all(cameras, args.size, "first_frame").values()]
+        frames = [*of_all("first_frame").values()]
         with whole_file(output) as file:
             imageio.v3.imwrite(file, tiled(frames), extension=".png")
         print(f"{output}: the first frames of {len(frames)} demonstrations")
     else:
         encoder()
-        _film(output, path, player.use, partial(of_all, cameras, args.size, "film"))
+        _film(output, path, player.use, of_all)
     return 0
 
 
-def _of_all(
-    demos: Sequence[str],
-    num_workers: int | None,
-    backend: str,
-    data: tuple[str, str],
-    *arguments: Any,
-) -> dict[str, Any]:
-    """Play each demonstration in worker processes (``make_player``), and return the results."""
-    from offrl.processes import in_order
-    from offrl.reports.playback import make_player
-
-    arguments, environ = (*data, *arguments), {"MUJOCO_GL": backend}
-    played = in_order(make_player, arguments, demos, num_workers, environ)
-    with with_bar(played, len(demos)) as bar:
-        return dict(zip(demos, bar, strict=True))
-
-
-def _film(output: Path, path: str, use: str, film_all: Callable[[str], dict[str, Any]]) -> None:
+def _film(output: Path, path: str, use: str, of_all: Callable[..., dict[str, Any]]) -> None:
     from offrl.reports.plot import write_divergence
     from offrl.video import join_videos
 
@@ -102,19 +93,19 @@ def _film(output: Path, path: str, use: str, film_all: Callable[[str], dict[str,
     if use == "actions":
         new_file(plot)
     with tempfile.TemporaryDirectory(prefix=f".{output.stem}.", dir=output.parent) as folder:
-        films = film_all(folder)
+        films = of_all("film", folder)
         if len(shapes := {film.shape for film in films.values()}) > 1:
             raise ValueError(f"{path}: frames of {sorted(shapes)} make no film; choose others")
         join_videos(output, [Path(folder) / f"{demo}.mp4" for demo in films])
     print(f"{output}: {len(films)} demonstrations by their {use}")
     if use == "actions":
         played = {demo: film.divergence for demo, film in films.items()}
-        _say(played)
+        _print_divergence(played)
         write_divergence(plot, {demo: found.of_steps for demo, found in played.items()})
         print(plot)
 
 
-def _say(played: Mapping[str, Any]) -> None:
+def _print_divergence(played: Mapping[str, Any]) -> None:
     """Print how far each demonstration's replay diverged, and whether it succeeded."""
     for demo, (of_steps, success) in played.items():
         largest = max(of_steps)

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from offrl.envs.rendering import needed_backend
 from offrl.outputs import whole_folder
 from offrl.processes import in_order
 from offrl.reports.run import is_run
 from offrl.reports.view.datasets import DatasetPage, EpisodeWriter, FilmOptions
 from offrl.reports.view.page import copy_assets, write_script
 from offrl.reports.view.runs import RunPage
+from offrl.video import encoder
 
 __all__ = ["FilmOptions", "write_view"]
 
@@ -38,8 +40,10 @@ def write_view(
     datasets = [DatasetPage(path, films.num_rendered) for path in paths if not is_run(path)]
     episodes = [episode for i, data in enumerate(datasets) for episode in data.episodes(i)]
     with whole_folder(output) as folder:
-        backend = films.backend() if any(episode.is_rendered for episode in episodes) else None
-        environ = {"MUJOCO_GL": backend} if backend else {}
+        environ = {}
+        if any(episode.is_rendered for episode in episodes):
+            encoder()
+            environ["MUJOCO_GL"] = needed_backend("--render")
         for i, run in enumerate(runs):
             (folder / "data/run").mkdir(parents=True, exist_ok=True)
             run.write(folder, f"data/run/{i}")

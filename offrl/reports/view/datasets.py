@@ -12,10 +12,9 @@ from offrl.data.remarks import features, is_vectors, unusual
 from offrl.data.storage import is_images
 from offrl.envs import make_env
 from offrl.envs.playback import blind, film_states
-from offrl.envs.rendering import needed_backend
 from offrl.reports.playback import camera_keys, frame_rate, side_by_side
 from offrl.reports.view.page import packed, write_script
-from offrl.video import encoder, write_video
+from offrl.video import write_video
 
 MOST_DIMS = 64  # plotted dimensions of a key
 LONGEST = 300  # characters of the longest shown attribute
@@ -27,12 +26,6 @@ class FilmOptions(NamedTuple):
     num_rendered: int = 0  # episodes of each dataset
     cameras: tuple[str, ...] = ()  # rendered or stored cameras; empty: all
     size: int = 256  # height and width of what is rendered, in pixels
-
-    def backend(self) -> str:
-        """Return the rendering back end. ``ValueError`` if none works, ``ImportError`` without
-        ffmpeg."""
-        encoder()
-        return needed_backend("--render")
 
 
 class EpisodePage(NamedTuple):
@@ -94,8 +87,7 @@ class DatasetPage:
 
 
 def _sums(actions: np.ndarray) -> np.ndarray:
-    """Compute, for an episode's finite actions, ``[5, A]``: number, sum, sum of squares, smallest,
-    largest."""
+    """Compute of finite actions ``[5, A]``: number, sum, sum of squares, smallest, largest."""
     rows = np.reshape(actions, (len(actions), -1)).astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     number = np.full(rows.shape[1], len(rows))
