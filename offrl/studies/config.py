@@ -34,7 +34,7 @@ class Entry(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _is_key(cls, value: Any) -> Any:
+    def _read_text(cls, value: Any) -> Any:
         return {cls.KEY: value} if isinstance(value, str) else value
 
 
@@ -45,7 +45,7 @@ class ConfigEntry(Entry):
     """A config file: beside the study file, else one that ships. Each match of a * is an entry."""
 
     @model_validator(mode="after")
-    def _is_one(self) -> "ConfigEntry":
+    def _check_name(self) -> "ConfigEntry":
         if self.name and "*" in self.config:
             raise ValueError(f"name: {shown(self.config)} may be several, which their files name")
         return self
@@ -76,7 +76,7 @@ class Range(Section):
     """Search in powers."""
 
     @model_validator(mode="after")
-    def _is_range(self) -> "Range":
+    def _check_order(self) -> "Range":
         if not self.low < self.high:
             raise ValueError(f"low ({self.low}) is not below high ({self.high})")
         if self.log and self.low <= 0:
@@ -84,12 +84,12 @@ class Range(Section):
         return self
 
 
-def _is_range(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     return "range" if isinstance(value, (dict, Range)) else "values"
 
 
 Space = Annotated[
-    Annotated[Values, Tag("values")] | Annotated[Range, Tag("range")], Discriminator(_is_range)
+    Annotated[Values, Tag("values")] | Annotated[Range, Tag("range")], Discriminator(_kind_of)
 ]
 
 
@@ -131,13 +131,13 @@ class StudyConfig(Section):
 
     @field_validator("name", "output")
     @classmethod
-    def _is_said(cls, text: str) -> str:
+    def _check_text(cls, text: str) -> str:
         if not (text.strip() and text.isprintable()):
             raise ValueError(f"{shown(text)} is no name")
         return text
 
     @model_validator(mode="after")
-    def _leaves_seeds_and_names(self) -> "StudyConfig":
+    def _check_settings(self) -> "StudyConfig":
         search = self.search
         parts: dict[str, Mapping[str, Any]] = {"set": self.set, "grid": self.grid}
         parts |= {f"configs.{i}.set": entry.set for i, entry in enumerate(self.configs)}

@@ -22,7 +22,7 @@ def results_of(paths: Iterable[str | Path]) -> list[Outcome]:
     """
     found: list[tuple[Outcome, str]] = []
     for path in (Path(path).expanduser() for path in paths):
-        own = _found(path)
+        own = _read_folder(path)
         if not own:
             raise FileNotFoundError(
                 f"{path}: neither a run folder (config-*.json) nor a study ({TABLE}) nor a report "
@@ -32,13 +32,13 @@ def results_of(paths: Iterable[str | Path]) -> list[Outcome]:
     return each_once(found)
 
 
-def _found(path: Path) -> list[Outcome]:
+def _read_folder(path: Path) -> list[Outcome]:
     if (path / CSV).is_file():
         return read_results(path / CSV)
     if (path / TABLE).is_file():
-        return [_of_cell(path, row) for row in read_table(path)]
+        return [_outcome_of_cell(path, row) for row in read_table(path)]
     if is_run(path):
-        return [_of_its_study(path) or run_result(path)]
+        return [_outcome_by_study(path) or run_result(path)]
     studies = [table.parent for table in sorted(path.glob(f"**/{TABLE}")) if table.is_file()]
     runs = sorted({config.parent for config in path.glob("**/config-*.json")})
     runs = [run for run in runs if not run.name.startswith(".")]  # still being made
@@ -47,10 +47,10 @@ def _found(path: Path) -> list[Outcome]:
     for run in unknown:
         log.warning(f"{run} is left out: {OWN_PARTS}")
     found = (*studies, *(run for run in runs if run not in unknown))
-    return [result for folder in found for result in _found(folder)]
+    return [result for folder in found for result in _read_folder(folder)]
 
 
-def _of_cell(study: Path, row: Mapping[str, str]) -> Outcome:
+def _outcome_of_cell(study: Path, row: Mapping[str, str]) -> Outcome:
     own = {k: v for k, v in row.items() if v and k not in (*FIRST, *LAST)}
     settings = [f"{short_key(k, own)} {v}" for k, v in own.items()]
     try:
@@ -73,10 +73,10 @@ def _of_cell(study: Path, row: Mapping[str, str]) -> Outcome:
     return Outcome(**{"task": "", "status": WAITING, **known})
 
 
-def _of_its_study(path: Path) -> Outcome | None:
+def _outcome_by_study(path: Path) -> Outcome | None:
     """Read the result of a single run by its name in the study that started it, if any."""
     cell = path.resolve().parent
     if not (cell.parent / TABLE).is_file() or run_of(cell) != path.resolve():
         return None
     rows = [row for row in read_table(cell.parent) if row["cell"] == cell.name]
-    return _of_cell(cell.parent, rows[0]) if rows else None
+    return _outcome_of_cell(cell.parent, rows[0]) if rows else None

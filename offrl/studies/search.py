@@ -119,7 +119,7 @@ class _Search:
             cell = self.plan.trial(config, 0, {})
             own = {} if problem_of(cell) else leaves(config_from_content(cell.content).to_dict())
             keys = self.space.keys() & own.keys()
-            found.enqueue_trial({k: own[k] for k in keys if _has(self.space[k], own[k])})
+            found.enqueue_trial({k: own[k] for k in keys if _holds(self.space[k], own[k])})
         found.set_user_attr("asked", now)
         return found
 
@@ -207,7 +207,7 @@ def _score(logs: Mapping[str, float]) -> float:
     return logs.get("Success_Rate", 0.0) + share / (2 * logs["n"])
 
 
-def _has(space: list[Any] | Range, value: Any) -> bool:
+def _holds(space: list[Any] | Range, value: Any) -> bool:
     if isinstance(space, list):
         return value in space
     return isinstance(value, (int, float)) and space.low <= value <= space.high

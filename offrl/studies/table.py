@@ -37,13 +37,11 @@ def read_run(folder: Path, last: bool = False) -> Run | None:
 
 def row_of(cell: Cell, output: Path) -> dict[str, Any]:
     """Make the row of a cell in ``study.csv``."""
-    row: dict[str, Any] = {
-        **dict.fromkeys((*FIRST, *cell.settings, *LAST), ""),
-        **cell.settings,  # later keys take precedence
-        **{"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed},
-        **{"algorithm": cell.content.get("algo_name", ""), "returns": list(cell.returns)},
-        **{"search": cell.search, "status": WAITING},
-    }
+    row: dict[str, Any] = dict.fromkeys((*FIRST, *LAST), "")
+    row |= cell.settings  # later keys take precedence
+    row |= {"cell": cell.name, "config": cell.config, "dataset": cell.dataset, "seed": cell.seed}
+    row |= {"algorithm": cell.content.get("algo_name", ""), "returns": list(cell.returns)}
+    row |= {"search": cell.search, "status": WAITING}
     noted = output / cell.name / WHY
     if run := read_run(noted.parent):
         row["algorithm"] = run.config["algo_name"]
