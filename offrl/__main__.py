@@ -33,12 +33,12 @@ class AboveTheBar(logging.Handler):
         tqdm.write(self.format(record), file=sys.stderr)
 
 
-def commands(named: str | None = None) -> dict[str, ModuleType]:
+def commands(wanted: str | None = None) -> dict[str, ModuleType]:
     """Import the modules of ``offrl.tools``, by the names of their commands: only the one
-    ``named``, or all of them if there is no such command."""
+    ``wanted``, or all of them if there is no such command."""
     names = {m.name.replace("_", "-"): m.name for m in pkgutil.iter_modules(tools.__path__)}
-    if named in names:
-        names = {named: names[named]}
+    if wanted in names:
+        names = {wanted: names[wanted]}
     return {name: importlib.import_module(f"offrl.tools.{names[name]}") for name in names}
 
 

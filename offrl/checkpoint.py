@@ -215,12 +215,11 @@ def maybe_dict_from_checkpoint(
     ckpt_path: str | Path | None = None, ckpt_dict: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return a checkpoint's content. Give either the file ``ckpt_path`` or ``ckpt_dict``."""
-    if (ckpt_path is None) == (ckpt_dict is None):
-        raise ValueError("give either ckpt_path or ckpt_dict")
-    if ckpt_dict is not None:
+    if ckpt_path is not None and ckpt_dict is None:
+        return read_checkpoint(ckpt_path)
+    if ckpt_dict is not None and ckpt_path is None:
         return brought_up_to_date(ckpt_dict)
-    assert ckpt_path is not None
-    return read_checkpoint(ckpt_path)
+    raise ValueError("give either ckpt_path or ckpt_dict")
 
 
 def config_from_checkpoint(

@@ -38,25 +38,20 @@ def joined() -> Iterator[None]:
     all of offrl's messages, and the others only errors."""
     is_launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
     if is_launched and os.environ["WORLD_SIZE"] != "1" and not torch.distributed.is_initialized():
-        _join()
+        # This imports TorchDynamo, as whoever optimizes does. Imported later, it would keep gloo's
+        # threads alive, which abort a process at its end.
+        torch.compiler.list_backends()
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        torch.distributed.init_process_group(backend, timeout=PATIENCE)
+        atexit.register(torch.distributed.destroy_process_group)
+        if rank():
+            logging.getLogger("offrl").setLevel(logging.ERROR)
     try:
         yield
     except BaseException:
         if torch.cuda.is_available():  # destroying the group would wait for the others
             atexit.unregister(torch.distributed.destroy_process_group)
         raise
-
-
-def _join() -> None:
-    # This imports TorchDynamo, as whoever optimizes does. Imported later, it would keep gloo's
-    # threads alive, which abort a process at its end.
-    torch.compiler.list_backends()
-
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    atexit.register(torch.distributed.destroy_process_group)
-    if rank():
-        logging.getLogger("offrl").setLevel(logging.ERROR)
 
 
 def gpu() -> "torch.device":

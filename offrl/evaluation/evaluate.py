@@ -45,8 +45,7 @@ def with_latency(
             f"experiment.rollout.latency_ms, asynchronous: {policy} predicts no chunks of actions, "
             "so that it can wait for none; set them to 0 and false"
         )
-    env_kwargs = env_args.get("env_kwargs") or {}
-    frequency = rollout.control_freq or env_kwargs.get("control_freq")
+    frequency = rollout.control_freq or (env_args.get("env_kwargs") or {}).get("control_freq")
     if rollout.latency_ms and not frequency:
         raise ValueError(
             "experiment.rollout.control_freq: how many steps latency_ms are in "

@@ -35,10 +35,9 @@ def proxies(
             policy = seen["policy"] if data is held_out else look_through(algo, data)["policy"]
             fqe = fit_fqe(algo, data, policy, fqe_steps)
             batch, first = held_out.get_batch(held_out.first_rows), held_out.first_rows
-            obs = batch["obs"] if fqe.num_frames > 1 else _without_time(batch["obs"])
+            obs, goal = _for_values(algo, batch["obs"]), batch.get("goal_obs")
             with torch.no_grad():
-                actions, goal = seen["policy"][first], batch.get("goal_obs")
-                values = fqe.get_state_action_value(obs, actions, goal)
+                values = fqe.get_state_action_value(obs, seen["policy"][first], goal)
             logs["FQE_Initial_Value"] = float(values.mean())
     return logs
 
@@ -77,7 +76,7 @@ def look_through(algo: Any, dataset: SequenceDataset) -> dict[str, Tensor]:
                 state = algo.receive(state, algo.to_device(recorded), rewards)
             answers = {"policy": actions}
             if isinstance(algo, ValueAlgo) and not algo.global_config.train.goal_rewards:
-                obs = obs if algo.global_config.train.frame_stack > 1 else _without_time(obs)
+                obs = _for_values(algo, obs)
                 answers["values"] = algo.get_state_value(obs, goal)[:, 0]
                 answers["q"] = algo.get_state_action_value(obs, recorded, goal)[:, 0]
             going_on = lengths[demos] > step
@@ -145,5 +144,7 @@ def fit_fqe(algo: Any, dataset: SequenceDataset, policy: Tensor, num_steps: int)
     return fqe
 
 
-def _without_time(obs: Any) -> Any:
-    return map_leaves(lambda x: x[:, 0], obs)
+def _for_values(algo: Any, obs: Any) -> Any:
+    """Leave the dimension of time out where values see one step."""
+    has_time = algo.global_config.train.frame_stack > 1
+    return obs if has_time else map_leaves(lambda x: x[:, 0], obs)

@@ -288,8 +288,7 @@ def resumed_equals_uninterrupted(case: AlgoCase, train: Mapping[str, Any] = IN_M
 
 
 def padded_steps_never_enter_the_loss(case: AlgoCase) -> None:
-    config = case.config()
-    several = {"n_step": 3} if isinstance(config.algo, TDConfig) else {}
+    several = {"n_step": 3} if isinstance(case.config().algo, TDConfig) else {}
     wide = AlgoCase(case.name, merge(case.overrides, {"algo": several}), case.data.parent)
     algo, batches = wide.make({"seq_length": 4})
     batch = next(batches)

@@ -100,8 +100,7 @@ def run(args: argparse.Namespace) -> int:
                         "use --keep-failures"
                     )
         writer.write_split()
-        total = writer.num_demos
-    tried = episode - args.seed
+    tried, total = episode - args.seed, writer.num_demos
     of_each = f" ({', '.join(f'{n} {style}' for style, n in styles.items())})" if styles else ""
     print(f"{args.output}: {total} demonstrations of {args.env}{of_each}, {tried} episodes tried")
     return 0

@@ -69,6 +69,8 @@ def option(flag: str, text: str, **settings: Any) -> tuple[str, dict[str, Any]]:
     return flag, {"help": text, **settings}
 
 
+LENGTH = {"type": count, "metavar": "X"}
+RETURN = {"type": finite, "metavar": "X"}
 RANGE = {"nargs": 2, "type": finite, "metavar": ("LOW", "HIGH"), "dest": "limits"}
 SWITCH = {"action": "store_true"}
 KIND, WORKERS = (("--kind", OPTIONS["--kind"]), ("--workers", OPTIONS["--workers"]))
@@ -104,14 +106,10 @@ COMMANDS = {
         "keep the demonstrations that fulfil all conditions",
         "in.hdf5 --output out.hdf5 --max-length 100 --where 'return > 0.5'",
         [
-            *(
-                option(f"--{bound}-{what}", f"keep those whose {what} {words} X", **number)
-                for what, number in (
-                    ("length", {"type": count, "metavar": "X"}),
-                    ("return", {"type": finite, "metavar": "X"}),
-                )
-                for bound, words in (("min", "is at least"), ("max", "is at most"))
-            ),
+            option("--min-length", "keep those whose length is at least X", **LENGTH),
+            option("--max-length", "keep those whose length is at most X", **LENGTH),
+            option("--min-return", "keep those whose return is at least X", **RETURN),
+            option("--max-return", "keep those whose return is at most X", **RETURN),
             option("--success", "keep only those that succeeded", **SWITCH),
             option(
                 "--where",

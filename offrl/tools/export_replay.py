@@ -7,13 +7,9 @@ import argparse
 import logging
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from offrl.outputs import new_file
 from offrl.tools import add_options, count, rollout
-
-if TYPE_CHECKING:
-    from offrl.reports.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +39,11 @@ def run(args: argparse.Namespace) -> int:
     if args.steps:
         raise ValueError("--steps and --medium: both say how many steps are written; leave out one")
     from offrl.evaluation import COLLECTION_SEEDS
-    from offrl.reports.run import Run
 
     if Path(args.medium).resolve() == Path(args.output).resolve():
         raise ValueError(f"--medium: {args.medium} is the file of the replay, too; name another")
     new_file(args.medium)
-    checkpoint, args.steps, horizon = _medium(Run(Path(args.checkpoint).parent))
+    checkpoint, args.steps, horizon = _medium(Path(args.checkpoint).parent)
     _export(args)
     print(f"{checkpoint} is the medium policy")
     parser = argparse.ArgumentParser()
@@ -58,8 +53,11 @@ def run(args: argparse.Namespace) -> int:
     return rollout.run(parser.parse_args([*map(str, words)]))
 
 
-def _medium(run: "Run") -> tuple[Path, int, float]:
+def _medium(folder: Path) -> tuple[Path, int, float]:
     """Find the medium checkpoint of a run. Returns it, its step, and the length of its episodes."""
+    from offrl.reports.run import Run
+
+    run = Run(folder)
     returns = [record["logs"]["Return"] for record in run.evaluations]
     if returns:
         medium = returns[0] + (max(returns) - returns[0]) / 3
@@ -114,6 +112,5 @@ def _export(args: argparse.Namespace) -> int:
             writer.write(episode)
             num_steps += len(episode["actions"])
         writer.write_split()
-        total = writer.num_demos
-    print(f"{args.output}: {total} episodes, {num_steps} steps")
+    print(f"{args.output}: {writer.num_demos} episodes, {num_steps} steps")
     return 0

@@ -108,7 +108,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         elif name == "epochs":
             yield f"{label}{value['done']} of {value['of']}"
         elif name == "provenance":
-            yield from _story(label, value)
+            yield from _origin(label, value)
         elif name == "environment":  # without what is switched off, and without whole controllers
             value = {**value, **value.get("env_kwargs", {})}
             yield label + _words({k: v for k, v in value.items() if v and not _is_nested(v)})
@@ -116,7 +116,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             yield label + _words(value)
 
 
-def _story(label: str, record: Mapping[str, Any]) -> Iterator[str]:
+def _origin(label: str, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines on the origin of data, and below them those of its inputs."""
     yield label + str(record.get("command", record.get("said")))
     history = record.get("history", {})

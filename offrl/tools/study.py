@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     # A user's own algorithm may be there.
     allow_names([cell.content for cell in planned], os.getcwd(), str(beside))
     every_data = [*study.datasets, *([study.search.dataset] if study.search else [])]
-    collecting = [(x, _collecting(x, beside)) for x in every_data if x and x.collect]
+    collecting = [(x, _collect_arguments(x, beside)) for x in every_data if x and x.collect]
     from offrl import cluster
     from offrl.config import config_from_content
     from offrl.config.files import read_config_file
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
                 runner.problem(cell)  # raises if settings have changed
         lost = {}
         for data, words in collecting:
-            if (why := _make(words)) and data in study.datasets:
+            if (why := _collect(words)) and data in study.datasets:
                 lost[data.called] = why
             elif why:
                 print(f"the search has no data: {why}", file=sys.stderr)
@@ -86,18 +86,18 @@ def run(args: argparse.Namespace) -> int:
     return 0 if numbers[FINISHED] == len(rows) else 1
 
 
-class _Words(argparse.ArgumentParser):
+class _Raising(argparse.ArgumentParser):
     """A parser of arguments that do not come from the command line."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
-def _collecting(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
+def _collect_arguments(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
     """Parse the arguments of ``offrl collect`` that make a dataset."""
     from offrl.studies.cells import data_path
 
-    parser = _Words(prog="offrl collect")
+    parser = _Raising(prog="offrl collect")
     collect.add_arguments(parser)
     try:
         words = [*shlex.split(data.collect or ""), "--output", str(data_path(data, beside))]
@@ -108,7 +108,7 @@ def _collecting(data: "DatasetEntry", beside: Path) -> argparse.Namespace:
     return args
 
 
-def _make(args: argparse.Namespace) -> str:
+def _collect(args: argparse.Namespace) -> str:
     """Collect missing data. Returns the reason if that fails."""
     if Path(args.output).exists():
         return ""

@@ -60,6 +60,5 @@ def run(args: argparse.Namespace) -> int:
                         log.info(f"not done in {result.length} steps, so not kept; once more")
         if writer.num_demos:
             writer.write_split()
-        total = writer.num_demos
-    print(f"{args.output}: {total} demonstrations of {args.env}")
+    print(f"{args.output}: {writer.num_demos} demonstrations of {args.env}")
     return 0
