@@ -64,9 +64,13 @@ class Episode:
         """Append a copy of ``obs`` to the last observations; the first one fills all places."""
         if self.frames is None:
             self.frames = {k: np.stack([x] * self.num_frames) for k, x in obs.items()}
-        else:
-            kept = {key: stack[1:] for key, stack in self.frames.items()}
-            self.frames = {k: np.concatenate([x, obs[k][None]]) for k, x in kept.items()}
+            return
+        for key, stack in self.frames.items():  # in place, which takes half of the time
+            if stack.dtype != obs[key].dtype:
+                self.frames[key] = stack = stack.astype(np.result_type(stack, obs[key]))
+            if self.num_frames > 1:
+                stack[:-1] = stack[1:]
+            stack[-1] = obs[key]
 
 
 CHUNK_ROWS = (2, 8, 32)  # the sizes of batches in which chunks are predicted

@@ -124,15 +124,15 @@ class _WatchedCache(UserDict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return super().__getitem__(key)
+        return self.data[key]
 
     def __contains__(self, key: Any) -> bool:
         self.read.add(key)
-        return super().__contains__(key)
+        return key in self.data
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.written.add(key)
-        super().__setitem__(key, value)
+        self.data[key] = value
 
 
 class Scene:
