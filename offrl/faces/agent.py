@@ -85,7 +85,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     def init(self, model_file: str | Path) -> None:
         """Restart from a checkpoint of the same algorithm: load its weights and statistics. Raises
         ``ValueError`` for a checkpoint of another algorithm."""
-        self._of_config("init").begin(model_file)
+        self._needed_session("init").begin(model_file)
 
     @property
     def alg(self) -> Any:
@@ -146,7 +146,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
     def append_state(self, state: Any) -> dict[str, np.ndarray]:
         """Append an observation, and return the stacked last ones, ``{key: [frame_stack, ...]}``;
         the first one of an episode is repeated."""
-        session = self._of_config("append_state")
+        session = self._needed_session("append_state")
         trainer = session.trainer
         named = trainer.alg.named(self.augment_state(state))
         keys = sorted({*trainer.alg.obs_spec.keys("obs"), ACTION_MASK} & {*named})
@@ -179,7 +179,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         """Make one update if there are enough steps, and return its logs, else an empty dict.
         On-policy algorithms make all updates of a round of ``collect_steps`` steps; beyond twice as
         many, the oldest steps are dropped."""
-        return self._of_config("optimize").by_hand.learn()
+        return self._needed_session("optimize").by_hand.learn()
 
     def _forget_episode(self) -> None:
         self._state = self._memory = None
@@ -210,7 +210,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         model_dest: ``None``: ``train.model_dest``; nothing is written if that is null, or
             ``experiment.save.enabled`` is false.
         """
-        return self._of_config("train").train(env, train_cfgs, gitsha, model_dest)
+        return self._needed_session("train").train(env, train_cfgs, gitsha, model_dest)
 
     def play(
         self,
@@ -226,9 +226,9 @@ class Agent(BaseAgent, metaclass=ABCMeta):
             ``horizon``, ``terminate_on_success``); or a whole config, or its path.
         gitsha: As in ``train``.
         """
-        return self._of_config("play").play(_Player(self), env, test_cfgs, gitsha)
+        return self._needed_session("play").play(_Player(self), env, test_cfgs, gitsha)
 
-    def _of_config(self, method: str) -> Session:
+    def _needed_session(self, method: str) -> Session:
         if self._session is None:
             raise ValueError(
                 f"{method}: this agent is made of an Algorithm; make it of a config, Agent(cfgs)"

@@ -74,7 +74,7 @@ class Session:
         if content is not None:
             with while_loading(content, model_file):
                 trainer.alg.deserialize(content["model"])
-        self._use(trainer)
+        self._adopt(trainer)
 
     @property
     def agent(self) -> BaseAgent:
@@ -109,10 +109,10 @@ class Session:
             name, made = trainer.env_args["env_name"], trainer.experiment
             check_spaces("env", own, name, made.obs_shapes, made.ac_dim)
             trainer.alg.deserialize(own["model"])
-            self._use(trainer)
-            return self._trained(OnlineTraining(config, trainer=trainer), names)
+            self._adopt(trainer)
+            return self._run(OnlineTraining(config, trainer=trainer), names)
 
-    def _trained(self, training: OnlineTraining, names: TaggedNames | None) -> dict[str, float]:
+    def _run(self, training: OnlineTraining, names: TaggedNames | None) -> dict[str, float]:
         num_episodes, saved, save = 0, time.monotonic(), training.config.experiment.save
         if names is not None:
             training.config.meta.provenance["commit"] = names.sha
@@ -167,7 +167,7 @@ class Session:
             self._network = use_network(trainer.alg, self._network)
         return trainer
 
-    def _use(self, trainer: ActingTrainer) -> None:
+    def _adopt(self, trainer: ActingTrainer) -> None:
         self.trainer, self.by_hand = trainer, ByHand(trainer)
 
     def _environment(self, env: Any) -> AbstractContextManager[Any]:

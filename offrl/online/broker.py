@@ -64,7 +64,7 @@ class Broker(ABC):
     def close(self) -> None:
         """End the explorers."""
 
-    def _failed(self, number: int, why: str) -> None:
+    def _note_failure(self, number: int, why: str) -> None:
         """Replace an explorer that failed, or give it up."""
         reason = f"explorer {number} failed: {why}"
         self._failures[number] += 1
@@ -108,7 +108,7 @@ class LocalBroker(Broker):
                 explorer.load(self._weights)
                 trajectory = explorer.explore()
             except FAILURES as error:
-                self._failed(number, str(error))
+                self._note_failure(number, str(error))
                 self._drop(number)
                 continue
             self._failures[number] = 0

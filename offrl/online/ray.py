@@ -64,7 +64,7 @@ class RayBroker(Broker):
                     silent = f", or it made no step for {self._timeout:g} s"
                     is_gone = isinstance(error, self._ray.exceptions.RayActorError)
                     self._ray.kill(self._actors.pop(number))
-                    self._failed(number, cluster.reason_of(error) + silent * is_gone)
+                    self._note_failure(number, cluster.reason_of(error) + silent * is_gone)
                 continue
             if isinstance(answer, cluster.Report):
                 cluster.check_versions(answer)
