@@ -177,7 +177,8 @@ class GymnasiumVector(VectorEnv):
                 f"{self._name}: the running environments cannot be stored: {error}; make them with "
                 "make_vector_env, or store without them and begin new episodes"
             ) from None
-        obs = {key: value.copy() for key, value in self._obs.items()}
+        # In the same order in memory, on which the bits of sums over the environments depend.
+        obs = {key: value.copy(order="K") for key, value in self._obs.items()}
         marks = {"ended": self._ended.copy(), "lengths": self._lengths.copy()}
         return {"form": "gymnasium", "obs": obs, "env": env, **marks}
 
