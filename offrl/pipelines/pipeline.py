@@ -54,9 +54,11 @@ class Pipeline(Loop):
         self.environments = {config.env_para.env_name: {}}
         note_provenance(config, None, run)
         if run is not None:
-            for record in read_records(run.metrics)[0]:
-                self.epoch = max(self.epoch, record["epoch"])
-                self.step = max(self.step, record["step"])
+            given = read_records(run.metrics)[0]
+            trained = (record["epoch"] for record in given if record["type"] == "train")
+            self.epoch = max(trained, default=0)
+            known = (record["step"] for record in given if self.has_given(record))
+            self.step = max(known, default=0)
             note_changes(config, read_config_file(run.config_file), self.step)
         self.version = 0  #: The version of the weights: how often they were published.
         #: The folder of checkpoints; ``None``: not made yet.

@@ -426,6 +426,20 @@ def test_a_run_goes_on_from_checkpoints_of_any_name(tmp_path):
     assert again.checkpoint == first.checkpoint and first.checkpoint.name.startswith("weights-")
 
 
+def test_a_kill_between_two_records_leaves_none_of_a_training_that_is_not_known(tmp_path):
+    config = pipeline_config(content(train={"output_dir": str(tmp_path)}))
+    metrics = train_pipeline(config).run.metrics
+    lines = metrics.read_text().splitlines(keepends=True)
+    while '"train"' not in lines.pop():
+        pass  # the record that the kill kept from being written
+    metrics.write_text("".join(lines))
+    run, _ = RunFolder.open(metrics.parent)
+    train_pipeline(config.model_copy(update={"max_steps": 200}), run)
+    trained = [(r["type"], r["epoch"]) for r in read_records(metrics)[0][:-1]]
+    expected = [(kind, epoch) for epoch in range(1, 20) for kind in ("collect", "train")]
+    assert trained[-1][1] > 5 and trained == expected[: len(trained)]
+
+
 @Registers.algorithm
 class Curt(Plain):
     """Wants nothing to be said by name, and has one file, or one of somebody else's."""
