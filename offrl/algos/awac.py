@@ -3,10 +3,9 @@ exponential of their advantage over its own."""
 
 from typing import Any
 
-from pydantic import Field
-
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
+from offrl.config import Positive
 from offrl.config.algo import CriticConfig, TDConfig
 from offrl.config.networks import ActorConfig
 from offrl.lazy import Tensor, torch
@@ -19,7 +18,7 @@ class AWACConfig(TDConfig):
     DEFAULTS = {"train": {"batch_size": 1024}}
 
     OPTIMIZERS = {"critic": 3e-4, "actor": 3e-4}
-    lam: float = Field(1.0, gt=0)
+    lam: Positive = 1.0
     """Temperature (lambda): actions are weighted by exp(advantage / lam). With a smaller value the
     best actions count more."""
     critic: CriticConfig = CriticConfig(layer_dims=[256, 256])

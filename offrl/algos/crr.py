@@ -3,11 +3,9 @@ critic finds better than the policy's own."""
 
 from typing import Literal
 
-from pydantic import Field
-
 from offrl.algos.awac import AWAC
 from offrl.algos.shared.distributional import DistributionalCritic, register_distributional
-from offrl.config import Count
+from offrl.config import Count, Positive
 from offrl.config.algo import DistributionalCriticConfig, TDConfig
 from offrl.config.networks import ActorConfig
 from offrl.lazy import Tensor
@@ -20,9 +18,9 @@ class CRRConfig(TDConfig):
     OPTIMIZERS = {"critic": 3e-4, "actor": 3e-4}
     f: Literal["exp", "binary"] = "exp"
     """Weight of an action by its advantage A: exp(A / beta), or with "binary" 1 if A > 0."""
-    beta: float = Field(1.0, gt=0)
+    beta: Positive = 1.0
     """Temperature of the weights "exp"."""
-    max_weight: float = Field(20.0, gt=0)
+    max_weight: Positive = 20.0
     """Largest weight, of "exp"."""
     m: Count = 4
     """Number of the policy's actions that the one in the data is compared with."""

@@ -6,13 +6,11 @@ The imitation has a network of its own; the paper's, for images, shares the firs
 
 from typing import Any
 
-from pydantic import Field
-
 from offrl import models
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.ddqn import DDQN, DDQNConfig
 from offrl.algos.shared.masks import masked
-from offrl.config import NonNegative
+from offrl.config import NonNegative, Share
 from offrl.lazy import Tensor, torch
 
 
@@ -20,7 +18,7 @@ class DiscreteBCQConfig(DDQNConfig):
     ALGO_NAME = "discrete_bcq"
 
     OPTIMIZERS = {"critic": 3e-4, "imitation": 3e-4}
-    threshold: float = Field(0.3, ge=0, le=1)
+    threshold: Share = 0.3
     """Least likelihood of actions, as a share of the likeliest one's. 0: double DQN; 1: cloning."""
     logit_weight: NonNegative = 1e-2
     """Weight of the squared logits of the network that imitates."""

@@ -18,7 +18,7 @@ from offrl.algos.base import (
     masked_mean,
     register_algo,
 )
-from offrl.config import AlgoConfig, Count, RewardsConfig, Steps
+from offrl.config import AlgoConfig, Count, Positive, RewardsConfig, Steps
 from offrl.config.algo import adamw
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
@@ -47,7 +47,7 @@ class DTConfig(AlgoConfig):
     """Number of timesteps with an embedding; later steps share the last one."""
     target_return: float | None = None
     """Return that the policy asks for while acting. null: the highest return in the data."""
-    return_scale: float | None = Field(None, gt=0)
+    return_scale: Positive | None = None
     """Divisor of returns. null: the largest magnitude of a return in the data."""
 
     @model_validator(mode="after")

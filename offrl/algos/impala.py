@@ -9,8 +9,6 @@ the paper they are sums.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import Field
-
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.policy_gradient import (
     PolicyGradient,
@@ -19,7 +17,7 @@ from offrl.algos.shared.policy_gradient import (
     one_optimizer,
 )
 from offrl.algos.shared.returns import ends_of, vtrace
-from offrl.config import Count, NonNegative
+from offrl.config import Count, NonNegative, Positive
 from offrl.lazy import Tensor, torch
 
 
@@ -31,10 +29,10 @@ class ImpalaConfig(PolicyGradientConfig):
     ent_coef: NonNegative = 0.01
     num_passes: Count = 2
     """Number of passes over the steps of a round."""
-    rho_bar: float = Field(1.0, gt=0)
+    rho_bar: Positive = 1.0
     """Largest weight of a step by how much likelier its action has become. It decides which policy
     the values are of."""
-    c_bar: float = Field(1.0, gt=0)
+    c_bar: Positive = 1.0
     """Largest factor of later steps in earlier targets. It decides how fast values are learned."""
 
 

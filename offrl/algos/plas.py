@@ -10,7 +10,7 @@ from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.bc import vae_loss
 from offrl.algos.bcq import PerturbationConfig
 from offrl.algos.shared.actor_critic import ActorCritic
-from offrl.config import Count, MustBe, Section
+from offrl.config import Count, MustBe, Positive, Section
 from offrl.config.algo import TDConfig, WeightedCriticConfig, WeightedEnsembleConfig
 from offrl.config.networks import VAEConfig
 from offrl.lazy import Tensor, torch
@@ -38,7 +38,7 @@ class LatentActorConfig(Section):
     """Sizes of the hidden layers of the actor."""
     perturbation: PerturbationConfig = PerturbationConfig(layer_dims=[400, 300])
     """Network that changes the decoded action a little."""
-    max_latent_action: float = Field(2.0, gt=0)
+    max_latent_action: Positive = 2.0
     """Largest magnitude of latents that the actor chooses, in standard deviations of the prior."""
 
 

@@ -7,11 +7,9 @@ The defaults are those of Stable-Baselines3.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import Field
-
 from offrl.algos.base import Batch, Info, register_algo
 from offrl.algos.shared.policy_gradient import GAEConfig, PolicyGradient, collecting
-from offrl.config import Count
+from offrl.config import Count, Positive
 from offrl.lazy import Tensor, torch
 
 
@@ -21,12 +19,12 @@ class PPOConfig(GAEConfig):
 
     num_passes: Count = 10
     """Number of passes over the steps of a round."""
-    clip_range: float = Field(0.2, gt=0)
+    clip_range: Positive = 0.2
     """Largest distance from 1 (epsilon) of the ratio of an action's probability to that when it was
     taken; beyond it nothing is learned from the action."""
-    value_clip_range: float | None = Field(None, gt=0)
+    value_clip_range: Positive | None = None
     """Largest distance to learn values at, from those when the steps were taken. null: no limit."""
-    target_kl: float | None = Field(None, gt=0)
+    target_kl: Positive | None = None
     """Leave out the rest of the passes when the policy has moved by more than 1.5 times this KL
     divergence. null: make all passes."""
 

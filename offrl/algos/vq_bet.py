@@ -10,7 +10,7 @@ from pydantic import Field
 from offrl import models
 from offrl.algos.base import Batch, Generators, Info, Obs, masked_mean, register_algo
 from offrl.algos.shared.chunks import ChunkConfig, ChunkPolicy, HorizonConfig
-from offrl.config import Count, NonNegative, Section, Share
+from offrl.config import Count, NonNegative, Positive, Section, Share
 from offrl.config.algo import adamw
 from offrl.config.section import options_of
 from offrl.lazy import Tensor, torch
@@ -69,7 +69,7 @@ class VQBeTConfig(ChunkConfig):
     """Weight of a code against that of the codebook before it."""
     offset_weight: NonNegative = 10.0
     """Weight of the error of actions."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: Positive = 1.0
     """Temperature at which codes are drawn while acting: near 0, the likeliest."""
 
 

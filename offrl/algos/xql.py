@@ -1,19 +1,18 @@
 """Extreme Q-learning (Garg et al., 2023, arXiv:2301.02328): as IQL, but ``V`` is the soft maximum
 of ``Q`` over the data's actions, found by Gumbel regression."""
 
-from pydantic import Field
-
 from offrl.algos.base import register_algo
 from offrl.algos.iql import IQL, InSampleConfig
+from offrl.config import Positive
 from offrl.lazy import Tensor
 
 
 class XQLConfig(InSampleConfig):
     ALGO_NAME = "xql"
 
-    beta: float = Field(2.0, gt=0)
+    beta: Positive = 2.0
     """Temperature of the soft maximum over the data's actions. A small one is near the maximum."""
-    max_clip: float = Field(7.0, gt=0)
+    max_clip: Positive = 7.0
     """Largest error over beta, so that its exponential stays finite."""
 
 

@@ -24,6 +24,7 @@ from offrl.config.section import (
     Map,
     MustBe,
     NonNegative,
+    Positive,
     Section,
     Share,
     Steps,

@@ -116,6 +116,7 @@ Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=1, le=100_000)]  # of a window: longer ones are all padding
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
-
 from offrl import models
 from offrl.algos.base import Generators, Obs, PolicyAlgo, Seen
 from offrl.algos.shared.td import TDLearner
-from offrl.config import Config, Section
+from offrl.config import Config, Positive, Section
 from offrl.lazy import Tensor
 from offrl.specs import ObsSpec, with_goal
 
@@ -21,7 +19,7 @@ class AdvantageConfig(Section):
 
     clip_adv_value: float | None = None
     """Largest advantage; larger ones are set to it. null: no limit."""
-    beta: float = Field(1.0, gt=0)
+    beta: Positive = 1.0
     """Temperature: weights are exp(advantage / beta)."""
     use_final_clip: bool = True
     """Limit these weights to 100."""

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
-
 from offrl import models
 from offrl.algos.base import Obs, PolicyAlgo, Seen, ValueAlgo
 from offrl.algos.shared.masks import ACTION_MASK, masked
@@ -47,7 +45,7 @@ class PolicyGradientConfig(AlgoConfig):
     OPTIMIZERS = one_optimizer(3e-4)
     discount: Share = 0.99
     """Factor on a reward for each step that it lies ahead (gamma)."""
-    vf_coef: float = Field(0.5, ge=0)
+    vf_coef: NonNegative = 0.5
     """Weight of the error of the values in the loss."""
     ent_coef: NonNegative = 0.0
     """Weight of the policy's entropy, which keeps it from settling early."""
