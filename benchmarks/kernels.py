@@ -92,7 +92,7 @@ KERNELS = {
     ),
     "perceptron": on_amd("offrl.models.trunks.tanh_layers_pay", lambda x: False, "ppo"),
     "few_rows": Kernel(
-        ("a2c", "ppo"), {"offrl.kernels.layers.FewRows.pays": lambda rows, num: False}
+        ("a2c", "ppo"), {"offrl.kernels.layers.SmallBatchLayers.pays": lambda rows, num: False}
     ),
     "end_to_end": Kernel(
         ("a2c", "ppo"),

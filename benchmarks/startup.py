@@ -48,12 +48,12 @@ FIRST_STEP = """
 import os, sys
 from offrl.__main__ import main
 from offrl.kernels import optim
-step = optim.Direct.step
+step = optim.LeanOptimizer.step
 def first(self):
     step(self)
     os._exit(0)
 first.hooked = True
-optim.Direct.step = first
+optim.LeanOptimizer.step = first
 sys.exit(main(sys.argv[1:]))
 """
 BARE_ACTION = (

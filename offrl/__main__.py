@@ -24,7 +24,7 @@ from offrl.modules import allow, import_all, modules_of, named
 from offrl.processes import Interrupted, changed_environ, foreign, is_explained
 
 
-class AboveTheBar(logging.Handler):
+class TerminalHandler(logging.Handler):
     """Writes offrl's log messages to the terminal without breaking a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser(modules).parse_args(argv)
     # The command without the number of processes, as no result depends on that.
     args.words = re.sub(r" --workers[ =]\d+", "", shlex.join(["offrl", *argv]))
-    package, terminal = logging.getLogger("offrl"), AboveTheBar()
+    package, terminal = logging.getLogger("offrl"), TerminalHandler()
     package.setLevel(logging.INFO)
     package.addHandler(terminal)
     try:

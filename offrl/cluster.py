@@ -66,7 +66,7 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
         if address == "local":
             # Not Ray's usual one, by which ``auto`` would find it; short, as sockets are in it.
             folder = tempfile.mkdtemp(prefix="offrl-ray-", dir="/tmp")
-            at_the_end.enter_context(_accompanied(folder))
+            at_the_end.enter_context(_with_cleanup_process(folder))
             token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
             environ = {**START, **token, MARK: folder}
             at_the_end.callback(_read_tokens_anew)
@@ -79,8 +79,8 @@ def connected(address: str, num_cpus: int | None = None) -> Iterator[None]:
             settings: dict[str, Any] = {"address": "local", "num_cpus": cpus, "_temp_dir": folder}
             settings["include_dashboard"] = False
         else:
-            settings = {"address": _answering(address)}
-            at_the_end.enter_context(_accompanied())
+            settings = {"address": _answering_address(address)}
+            at_the_end.enter_context(_with_cleanup_process())
         at_the_end.callback(ray.shutdown)
         with _own_signals(), changed_environ(environ):
             _read_tokens_anew()
@@ -98,7 +98,7 @@ def num_cpus() -> int:
     return max(1, int(import_ray().cluster_resources().get("CPU", 1)))
 
 
-def _answering(address: str) -> str:
+def _answering_address(address: str) -> str:
     """Return ``HOST:PORT`` of a Ray that answers; Ray itself would go on trying for minutes."""
     import grpc
 
@@ -129,7 +129,7 @@ def _answering(address: str) -> str:
 
 
 @contextmanager
-def _accompanied(folder: str | None = None) -> Iterator[None]:
+def _with_cleanup_process(folder: str | None = None) -> Iterator[None]:
     """Run ``beside_ray.py`` beside the program for the block. At the end of the block or of the
     program it removes the folder, and all processes that have its name in their environment."""
     script = Path(__file__).with_name("beside_ray.py")
@@ -157,7 +157,7 @@ def _addresses() -> dict[str, tuple[str, int]]:
 
 
 @contextmanager
-def going_on(words: str) -> Iterator[None]:
+def saying_how_to_resume(words: str) -> Iterator[None]:
     """Let the ``words`` say how to go on if Ray ends the program in here."""
     _tell_beside(say=words)
     try:

@@ -44,7 +44,7 @@ def new_folder(path: str | Path) -> Path:
 def writable_folder(folder: str | Path) -> Path:
     """Make a folder if need be. Raises ``OSError`` if nothing can be written there."""
     folder = Path(folder)
-    with in_words(folder):
+    with explained_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     check_place(folder)
     return folder
@@ -52,7 +52,7 @@ def writable_folder(folder: str | Path) -> Path:
 
 def check_place(folder: Path) -> None:
     """Raise ``OSError`` if a folder cannot be written to, or made if it does not exist."""
-    with in_words(folder):
+    with explained_errors(folder):
         there = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"0")
@@ -68,7 +68,7 @@ def whole_file(path: str | Path, needed: int = 0) -> Iterator[Path]:
     path = Path(path)
     partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     try:
-        with in_words(path, needed):
+        with explained_errors(path, needed):
             yield partial
             put(partial, path)
     finally:
@@ -88,7 +88,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     path = new_folder(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with in_words(path):
+        with explained_errors(path):
             partial.mkdir()
             yield partial
             for inside in partial.rglob("*"):
@@ -151,7 +151,7 @@ def keep(path: Path, other: Path) -> None:
 
 
 @contextmanager
-def in_words(path: Path, needed: int = 0) -> Iterator[None]:
+def explained_errors(path: Path, needed: int = 0) -> Iterator[None]:
     """Let errors of writing ``path`` name a remedy. Other errors pass unchanged."""
     try:
         yield

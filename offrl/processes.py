@@ -66,7 +66,7 @@ def is_explained(error: BaseException) -> bool:
     return is_ours and isinstance(error, (ValueError, OSError, ImportError))
 
 
-def in_words(error: BaseException, where: str) -> Exception:
+def as_explained(error: BaseException, where: str) -> Exception:
     """Return an error to send to another process: itself if explained, else with its traceback."""
     if isinstance(error, Exception) and is_explained(error):
         return error
@@ -260,7 +260,7 @@ def _serve(
         try:
             work(channel, *arguments)
         except Exception as error:
-            channel.send(in_words(error, "in a process of its own"))
+            channel.send(as_explained(error, "in a process of its own"))
 
 
 def in_order(

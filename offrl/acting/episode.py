@@ -174,7 +174,7 @@ def run_episode(
         if trajectory:
             trajectory.before_step(obs, action)
         obs, reward, terminated, truncated, _ = stepped(env.step(action))
-        succeeds = said_success(env.is_success()["task"])
+        succeeds = reported_success(env.is_success()["task"])
         if succeeds is not None:
             result.success = bool(result.success) or succeeds
         result.total_reward += reward
@@ -228,7 +228,7 @@ def returned(values: Any, method: str) -> Any:
 def stepped(values: Any) -> tuple[Any, float, bool, bool, Any]:
     """Return the values of one environment's ``step`` after checking and converting them."""
     obs, reward, terminated, truncated, info = returned(values, "step")
-    flags = truth(terminated, "terminated"), truth(truncated, "truncated")
+    flags = as_flag(terminated, "terminated"), as_flag(truncated, "truncated")
     return obs, finite(reward), *flags, info
 
 
@@ -242,7 +242,7 @@ def finite(reward: Any) -> float:
     return float(number)
 
 
-def truth(value: Any, name: str) -> bool:
+def as_flag(value: Any, name: str) -> bool:
     """Return an environment's flag as a bool; refuse text and NaN, which Python takes for true."""
     if value is True or value is False:
         return value
@@ -259,9 +259,9 @@ def _number(value: Any) -> float | None:
     return array.item() if is_one else None
 
 
-def said_success(said: Any) -> bool | None:
+def reported_success(said: Any) -> bool | None:
     """Return an environment's success as a bool; ``None`` if it reports none."""
-    return None if said is None else truth(said, "success")
+    return None if said is None else as_flag(said, "success")
 
 
 def check_obs(obs: Any, keys: Sequence[str]) -> None:

@@ -49,7 +49,7 @@ class PPO(PolicyGradient):
             values = old + (values - old).clamp(-clip, clip)
         return (values - batch["returns"]).square().mean()
 
-    def _moved(self, ratio: Tensor, log_ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
+    def _change_info(self, ratio: Tensor, log_ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
         """Measure how far the policy is from the one that took the steps."""
         target = self.algo_config.target_kl
         divergence = (ratio - 1 - log_ratio).mean()  # without bias, and never negative
@@ -68,5 +68,5 @@ class PPO(PolicyGradient):
         value_loss = self.v_loss(values, batch)
 
         with torch.no_grad():
-            moved = self._moved(ratio, log_ratio, clipped)
+            moved = self._change_info(ratio, log_ratio, clipped)
         return self.descend(actor_loss, value_loss, entropy.mean(), batch) | moved

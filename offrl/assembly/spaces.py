@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from offrl.acting.episode import truth
+from offrl.acting.episode import as_flag
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.config import Config, ObservationConfig
 from offrl.config.section import Map
@@ -221,6 +221,6 @@ def judge_of(env_args: Mapping[str, Any], obs_keys: Sequence[str]) -> Judge:
             return rewards, None
         # One goal at a time, as gymnasium-robotics takes no more.
         ends = [terminates(*pair, {}) for pair in zip(achieved, desired, strict=True)]
-        return rewards, np.array([truth(end, "compute_terminated") for end in ends])
+        return rewards, np.array([as_flag(end, "compute_terminated") for end in ends])
 
     return judge

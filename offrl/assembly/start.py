@@ -30,11 +30,11 @@ OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
 
 def complete(config: Configs | None, said: Mapping[str, Any] = {}) -> Config:
     """Make a complete config from any form of one, with the overrides ``said``."""
-    config = opened(config)
+    config = read_content(config)
     if isinstance(config, Config):
         content: Mapping[str, Any] = merge(config.to_dict(), said)
     else:
-        content = continued(merge(config or {}, said))
+        content = with_checkpoint(merge(config or {}, said))
     made = config_from_content(content)
     made.follow_online(content)
     return made
@@ -42,14 +42,14 @@ def complete(config: Configs | None, said: Mapping[str, Any] = {}) -> Config:
 
 def name_of(config: Configs | None) -> str | None:
     """Return the ``algo_name`` in a config, or in the checkpoint that it starts from."""
-    config = opened(config) or {}
+    config = read_content(config) or {}
     if isinstance(config, Config):
         return config.algo_name
-    name = config.get("algo_name") or continued(config).get("algo_name")
+    name = config.get("algo_name") or with_checkpoint(config).get("algo_name")
     return name if isinstance(name, str) else None  # complete raises the error
 
 
-def opened(config: Configs | None) -> Config | Mapping[str, Any] | None:
+def read_content(config: Configs | None) -> Config | Mapping[str, Any] | None:
     """Read a config that may be the path of a file, and convert one with ``alg_para``."""
     if isinstance(config, (str, Path)):
         config = read_config_file(find_config(config))
@@ -78,7 +78,7 @@ def check_statistics(path: str | Path, config: Config, content: Mapping[str, Any
         )
 
 
-def continued(content: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_checkpoint(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Lay an online training's config over the config of the checkpoint that it starts from: the
     algorithm and its settings, the observations, ``train`` (actions, rewards, batches, data) and
     the length of episodes. Return other configs unchanged. A cloned policy is trained by

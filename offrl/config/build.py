@@ -292,7 +292,7 @@ def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) ->
         )
 
 
-class OtherLength(TrainConfig):
+class ResizedTrainConfig(TrainConfig):
     """The section ``train`` of a training that was made longer. Raises ``ValueError`` if an
     algorithm reads the length, as what it learns would depend on that."""
 
@@ -312,7 +312,7 @@ def for_algo(config: Config, earlier: Mapping[str, Any] | None) -> Config:
     then = json.loads(earlier["config"])["train"] if earlier else {}
     lengths = {key: config.train[key] for key in ("num_epochs", "num_steps")}
     is_same = all(then.get(key, now) == now for key, now in lengths.items())
-    return config if is_same else with_train(config, OtherLength)
+    return config if is_same else with_train(config, ResizedTrainConfig)
 
 
 def with_train(config: Config, section: type[TrainConfig]) -> Config:

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 
 import offrl
-from offrl.data.formats.hdf5 import attributes_of_data, located, opened
+from offrl.data.formats.hdf5 import attributes_of_data, located, open_unchecked
 
 ATTRIBUTE = "provenance"
 
@@ -33,7 +33,7 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
     """Read the origin that a file states, if it states one."""
     if Path(path).is_dir() or not h5py.is_hdf5(path):
         return None
-    with opened(Path(path)) as file, located(path, f"the attribute {ATTRIBUTE} of data"):
+    with open_unchecked(Path(path)) as file, located(path, f"the attribute {ATTRIBUTE} of data"):
         text = attributes_of_data(file).get(ATTRIBUTE)
     if text is None:
         return None

@@ -109,7 +109,7 @@ class Source:
         return int(self.lengths.sum())
 
 
-Pair = tuple[Demos, Source]  # an open file, and its selected demonstrations
+OpenFile = tuple[Demos, Source]  # an open file, and its selected demonstrations
 
 
 class Files(AbstractContextManager):
@@ -158,7 +158,7 @@ class Files(AbstractContextManager):
     def all_have(self, key: str) -> bool:
         return all(file.all_have(source.demos, key) for file, source in self._pairs())
 
-    def shape(self, key: str, pairs: Sequence[Pair] | None = None) -> tuple[int, ...]:
+    def shape(self, key: str, pairs: Sequence[OpenFile] | None = None) -> tuple[int, ...]:
         """Return the shape of one step; ``ValueError`` if the files do not agree on it."""
         (first, source), *others = pairs or self._pairs()
         shape = first.shape(source.demos[0], key)
@@ -227,7 +227,7 @@ class Files(AbstractContextManager):
             self._open[handle] = open_demos(path, self._swmr)
         return self._open[handle]
 
-    def _pairs(self) -> list[Pair]:
+    def _pairs(self) -> list[OpenFile]:
         return [(self._file(source.path), source) for source in self.sources]
 
 

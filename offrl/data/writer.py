@@ -18,7 +18,7 @@ from offrl.data import storage
 from offrl.data.formats.hdf5 import OWN_ATTRIBUTES, located, text_sum
 from offrl.data.remarks import wrong_values
 from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, StoredArray, create, kind_of_step
-from offrl.outputs import DiskFull, check_space, in_words, new_file, put
+from offrl.outputs import DiskFull, check_space, explained_errors, new_file, put
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class DemoWriter(AbstractContextManager):
             raise
 
     def _open(self, notes: Mapping[str, str], is_there: bool) -> None:
-        with in_words(self.path):
+        with explained_errors(self.path):
             if not is_there:
                 # In an older format, a file that was never closed can be opened; in a newer one,
                 # single chunks need no index, and metadata has checksums.
@@ -210,7 +210,7 @@ class DemoWriter(AbstractContextManager):
     def __exit__(self, kind: Any, *_: Any) -> None:
         is_free = not self.path.exists()  # another program may have made it
         try:
-            with in_words(self.path):
+            with explained_errors(self.path):
                 self._change(lambda: self._data.attrs.__setitem__("total", self._total))
                 self._file.close()
                 if kind is None and is_free and self.num_demos:

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import RETURNS, Misfit, describe, returned, said_success, stepped
+from offrl.acting.episode import RETURNS, Misfit, describe, reported_success, returned, stepped
 from offrl.envs.tasks import maybe_metaworlds, tasks_of
 from offrl.registry import ENVS, did_you_mean
 
@@ -82,7 +82,7 @@ class GymnasiumAdapter(gymnasium.Wrapper):
                 raise
             # One of gymnasium's own wrappers failed to unpack the values.
             raise Misfit(f"the environment's step: {error}: {', '.join(RETURNS['step'])}") from None
-        self._success = said_success(info.get("is_success", info.get("success")))
+        self._success = reported_success(info.get("is_success", info.get("success")))
         return self._as_dict(obs), reward, terminated, truncated, info
 
     def is_success(self) -> dict[str, bool | None]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offrl.acting.episode import finite, returned, said_success, stepped
+from offrl.acting.episode import finite, reported_success, returned, stepped
 from offrl.robomimic.configs import is_robosuite
 from offrl.tree import gather, merge
 
@@ -35,7 +35,7 @@ def play_states(env: Any, demo: Mapping[str, Any]) -> Iterator[Moment]:
     Rewards and next observations of the demonstration are those of all but the first moment."""
 
     def moment(obs: Any, reward: Any) -> Moment:
-        return Moment(obs, finite(reward), bool(said_success(env.is_success()["task"])))
+        return Moment(obs, finite(reward), bool(reported_success(env.is_success()["task"])))
 
     for obs in visited(env, demo):
         yield moment(obs, env.get_reward())
@@ -119,7 +119,7 @@ class ActionReplay:
             self.divergence.append(float(max(gaps, default=np.nan)))
             yield step
             obs, *_ = stepped(self.env.step(action))
-            said = said_success(self.env.is_success()["task"])
+            said = reported_success(self.env.is_success()["task"])
             self.success = self.success if said is None else bool(self.success or said)
 
     def film(self, cameras: Sequence[str] = (), size: int | None = None) -> Iterator[np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from offrl.acting.episode import Misfit, describe, truth
+from offrl.acting.episode import Misfit, as_flag, describe
 from offrl.envs.gymnasium import GymnasiumAdapter, GymnasiumEnv, ResetValues, StepValues, name_of
 from offrl.modules import class_named
 from offrl.specs import RGB
@@ -57,7 +57,7 @@ class Adapted(gymnasium.Env):
         if not isinstance(info, Mapping):
             raise Misfit("the environment's step: the last of its four values is no mapping")
         cut = info.get("truncated", info.get("TimeLimit.truncated", False))
-        over, cut = truth(done, "done"), truth(cut, "truncated")
+        over, cut = as_flag(done, "done"), as_flag(cut, "truncated")
         return obs, reward, over and not cut, cut, dict(info)
 
     def render(self) -> Any:
@@ -88,8 +88,8 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
     if not wrappers:
         return env
     where = "train.online.wrappers"
-    within = type(env) in (GymnasiumAdapter, GymnasiumEnv, _Outside)
-    whole: Any = env if within else _Outside(env)
+    within = type(env) in (GymnasiumAdapter, GymnasiumEnv, _OuterWrappers)
+    whole: Any = env if within else _OuterWrappers(env)
     whole.wrappers = [*whole.wrappers, *wrappers]
     for said in wrappers:
         said = {"wrapper": said} if isinstance(said, str) else said
@@ -103,7 +103,7 @@ def wrapped(env: gymnasium.Env, wrappers: Sequence[str | Mapping[str, Any]]) -> 
     return whole
 
 
-class _Outside(gymnasium.Wrapper):
+class _OuterWrappers(gymnasium.Wrapper):
     """Wraps an environment with dict observations in a user's wrappers, and keeps its methods."""
 
     wrappers: Sequence[Any] = ()

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from offrl.acting.episode import ACTION_MASK, Policy, check_obs, finite, truth
+from offrl.acting.episode import ACTION_MASK, Policy, as_flag, check_obs, finite
 from offrl.algos.base import Seen
 from offrl.algos.shared.model import Model
 from offrl.assembly.spaces import clipped
@@ -129,7 +129,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         terminated: True if the last episode terminated, so that no value follows its end. False: it
             was cut off, for example by a time limit.
         """
-        terminated = truth(terminated, "terminated")
+        terminated = as_flag(terminated, "terminated")
         self._forget_episode()
         if self._session is not None:
             self._session.by_hand.end(terminated)

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import said_success, stepped
+from offrl.acting.episode import reported_success, stepped
 from offrl.assembly.spaces import env_args_of, with_images
 from offrl.assembly.start import Configs, complete
 from offrl.envs import make_env
@@ -95,7 +95,7 @@ class Environment(gymnasium.Wrapper):
             return obs, reward, terminated or truncated, {**info, "truncated": truncated}
         online = self.config.train.online
         self._length += 1
-        succeeds = said_success(self.is_success()["task"])
+        succeeds = reported_success(self.is_success()["task"])
         terminated = terminated or bool(online.terminate_on_success and succeeds)
         truncated = truncated or self._length == online.horizon
         self._show()

@@ -14,7 +14,7 @@ from torch import nn
 from offrl.acting.episode import EpisodeResult, Policy
 from offrl.algos.shared.model import Networks
 from offrl.assembly.spaces import with_images
-from offrl.assembly.start import Configs, check_spaces, check_statistics, complete, opened
+from offrl.assembly.start import Configs, check_spaces, check_statistics, complete, read_content
 from offrl.checkpoint import read_checkpoint, while_loading
 from offrl.config import Config
 from offrl.envs.rendering import Finished, free_name
@@ -179,7 +179,7 @@ class Session:
 
 def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
     """Return the keys that differ in a section, of that section or of a whole config."""
-    content: Any = opened(cfgs) or {}
+    content: Any = read_content(cfgs) or {}
     content = content.to_dict() if isinstance(content, Config) else content
     if "algo_name" in content or names[0] in content:
         for name in names:

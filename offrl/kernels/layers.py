@@ -118,7 +118,7 @@ class _TanhLayers(Function):
         return (grad if ctx.needs_input_grad[0] else None, *grads)
 
 
-class FewRows:
+class SmallBatchLayers:
     """Fully connected layers with an activation after each but the last, for the few rows of a
     policy that acts. Their weights are read at each call.
 

@@ -114,7 +114,7 @@ def tiny_is_zero() -> Iterator[None]:
         torch.set_flush_denormal(was_so)
 
 
-class Direct(torch.optim.Optimizer):
+class LeanOptimizer(torch.optim.Optimizer):
     """A PyTorch optimizer whose ``step`` calls only the kernels: hooks, profiles, closures, scalers
     and ``amsgrad``, which offrl leaves out, take two thirds of a small step (5 % of IQL's)."""
 
@@ -161,11 +161,11 @@ class Direct(torch.optim.Optimizer):
         raise NotImplementedError(type(self).__name__)
 
 
-class Adam(Direct, torch.optim.Adam):  # type: ignore[misc]
+class Adam(LeanOptimizer, torch.optim.Adam):  # type: ignore[misc]
     KERNELS = ("_fused_adam_",)
 
     def move(  # type: ignore[misc]  # AdamW's as well
-        self: Direct, parameters: Tensors, grads: Tensors, states: list[State], group: State
+        self: LeanOptimizer, parameters: Tensors, grads: Tensors, states: list[State], group: State
     ) -> None:
         beta1, beta2 = group["betas"]
         with tiny_is_zero():
@@ -186,12 +186,12 @@ class Adam(Direct, torch.optim.Adam):  # type: ignore[misc]
             )
 
 
-class AdamW(Direct, torch.optim.AdamW):  # type: ignore[misc]
+class AdamW(LeanOptimizer, torch.optim.AdamW):  # type: ignore[misc]
     KERNELS = ("_fused_adamw_",)
     move = Adam.move
 
 
-class RMSprop(Direct, torch.optim.RMSprop):  # type: ignore[misc]
+class RMSprop(LeanOptimizer, torch.optim.RMSprop):  # type: ignore[misc]
     KERNELS = ("_foreach_mul_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_addcdiv_")
 
     def move(self, parameters: Tensors, grads: Tensors, states: list[State], group: State) -> None:

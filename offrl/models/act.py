@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from offrl.kernels.layers import Linear
 from offrl.models.backbones import with_group_norms
 from offrl.models.encoder import Encoder, KeyEncoder, Obs, goal_frame
-from offrl.models.transformer import DecoderLayer, Layer, sines
+from offrl.models.transformer import DecoderLayer, EncoderLayer, sines
 from offrl.specs import GOAL, LANGUAGE, ObsSpec
 
 
@@ -84,11 +84,13 @@ class ActionChunkingTransformer(nn.Module):
         self.style = nn.Parameter(torch.randn(1, 1, embed_dim) * 0.02)
         self.embed_action = Linear(ac_dim, embed_dim)
         self.register_buffer("positions", sines(num_steps, embed_dim), persistent=False)
-        self.posterior_layers = nn.ModuleList(Layer(*sizes) for _ in range(num_encoder_layers))
+        self.posterior_layers = nn.ModuleList(
+            EncoderLayer(*sizes) for _ in range(num_encoder_layers)
+        )
         self.posterior_norm = nn.LayerNorm(embed_dim)
         self.latent = Linear(embed_dim, 2 * latent_dim)
         self.embed_latent = Linear(latent_dim, embed_dim)
-        encoder = [Layer(*sizes) for _ in range(num_encoder_layers)]
+        encoder = [EncoderLayer(*sizes) for _ in range(num_encoder_layers)]
         self.encoder = nn.Sequential(*encoder, nn.LayerNorm(embed_dim))
         self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(num_decoder_layers))
         self.norm = nn.LayerNorm(embed_dim)

@@ -78,7 +78,7 @@ class UNetDenoiser(nn.Module):
             _conv_block(first, first, kernel_size, FINAL_GROUPS), Conv1d(first, ac_dim, 1)
         )
         self.diffusion_step_encoder = nn.Sequential(
-            Sines(step_dim),
+            TimeEmbedding(step_dim),
             Linear(step_dim, 4 * step_dim),
             nn.Mish(),
             Linear(4 * step_dim, step_dim),
@@ -146,7 +146,7 @@ class TransformerDenoiser(nn.Module):
         super().__init__()
         self.embed_action = Linear(ac_dim, embed_dim)
         self.embed_obs = Linear(obs_dim, embed_dim)
-        self.embed_time = Sines(embed_dim)
+        self.embed_time = TimeEmbedding(embed_dim)
         self.action_positions = nn.Parameter(torch.zeros(1, num_steps, embed_dim))
         self.seen_positions = nn.Parameter(torch.zeros(1, 1 + num_frames, embed_dim))
         self.dropout = Dropout(emb_dropout)
@@ -178,7 +178,7 @@ class TransformerDenoiser(nn.Module):
         return self.head(self.norm(x))
 
 
-class Sines(nn.Module):
+class TimeEmbedding(nn.Module):
     """Embeds times ``[B]`` as ``[B, D]``: sines, then cosines, of rates from 1 to 1/10000."""
 
     rates: Tensor

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from offrl.config import Section
 from offrl.config.section import options_of
-from offrl.kernels.layers import FewRows, Linear
+from offrl.kernels.layers import Linear, SmallBatchLayers
 from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the registries)
 from offrl.models.encoder import Encoder, Obs
 from offrl.models.trunks import EVERY_STEP, MLP, RNN, over_episodes
@@ -89,12 +89,12 @@ class ActorValue(nn.Module):
         self.actor_head = HEADS[head](self.actor_trunk.output_dim, ac_dim, **head_options)
         self.value_trunk = MLP(dim, value_layer_dims, activation)
         self.value_head = Linear(self.value_trunk.output_dim, 1)
-        self._few_rows: FewRows | None = None
+        self._few_rows: SmallBatchLayers | None = None
         is_plain = rnn is None and not self.encoder.has_weights
         if is_plain and hasattr(self.actor_head, "draw"):
             parts = [*self.actor_trunk.modules(), *self.actor_head.modules()]
             layers = [part for part in parts if isinstance(part, Linear)]
-            self._few_rows = FewRows(layers, activation)
+            self._few_rows = SmallBatchLayers(layers, activation)
         if orthogonal:
             _make_orthogonal(self, 2**0.5)
             _make_orthogonal(self.actor_head, 0.01)

@@ -199,7 +199,7 @@ class Attention(nn.Module):
         return self.output(attend(q, k, v, hidden, self.dropout))
 
 
-class Layer(nn.Module):
+class EncoderLayer(nn.Module):
     """Attention of tokens to each other and a perceptron, each added to its input."""
 
     def __init__(self, dim: int, num_heads: int, feedforward_dim: int, dropout: float):
@@ -222,7 +222,7 @@ class Layer(nn.Module):
         return x + self.dropout(self.mlp(self.norm2(x)))
 
 
-class DecoderLayer(Layer):
+class DecoderLayer(EncoderLayer):
     """A layer whose tokens then attend to a memory ``[B, M, D]`` as well."""
 
     def __init__(self, dim: int, num_heads: int, feedforward_dim: int, dropout: float):

@@ -17,7 +17,7 @@ from offrl.online.statistics import RunningStatistics
 from offrl.tree import as_arrays, as_tensors
 
 # Return, length and success of ended episodes; success at some step is 1, 0, or -1 if unknown.
-Ended = list[tuple[float, int, int]]
+EndedEpisodes = list[tuple[float, int, int]]
 START = {"returns": 0.0, "lengths": 0, "succeeded": -1}  # values at the start of an episode
 
 
@@ -55,14 +55,14 @@ class Collector:
         """End the environments."""
         self.envs.close()
 
-    def make_steps(self, num_steps: int) -> Ended:
+    def make_steps(self, num_steps: int) -> EndedEpisodes:
         """Make so many steps in every environment. Returns the episodes that ended."""
         if self.obs is None:
             self.take_in_first(self.envs.reset())
         if self.alg.ON_POLICY and len(self.buffer):
             self.buffer.forget()  # a round that was never taken
         self.round_memory = self.agent.remembered(self.begins)
-        ended: Ended = []
+        ended: EndedEpisodes = []
         before = self.envs.num_restarts
         with self.alg.at_rest():  # once instead of for each step
             for _ in range(num_steps):
@@ -87,7 +87,7 @@ class Collector:
         raw = self.agent.sample(self.alg.seen(self.obs))  # of a user's own roles
         return self.alg.learned_action(torch.as_tensor(raw)).cpu().numpy(), raw
 
-    def take_in(self, actions: np.ndarray, stepped: Stepped) -> Ended:
+    def take_in(self, actions: np.ndarray, stepped: Stepped) -> EndedEpisodes:
         """Store a step in all environments. Returns the episodes that ended with it.
 
         actions: as they are learned from, ``[N, A]``.

@@ -12,7 +12,7 @@ from torch import Tensor
 from offrl.assembly.acting import ActingExperiment
 from offrl.config import Config
 from offrl.envs.vector import Stepped
-from offrl.online.collector import Collector, Ended
+from offrl.online.collector import Collector, EndedEpisodes
 from offrl.online.frames import packed
 from offrl.tree import as_arrays, as_tensors, map_leaves
 
@@ -41,7 +41,7 @@ class Trajectory(NamedTuple):
     data: Any
     num_steps: int
     num_actions: int
-    ended: Ended
+    ended: EndedEpisodes
     moments: Mapping[str, Any]  #: Moments of its observations and rewards.
     ready: float  #: The time when it was complete (``time.time``).
     num_hung: int = 0  #: The number of environments that hung in it and were restarted.
@@ -107,7 +107,7 @@ class Explorer(Collector):
         self.step, self.agent.num_steps = weights.step, weights.num_actions
         self._version = weights.version
 
-    def take_in(self, actions: np.ndarray, stepped: Stepped) -> Ended:
+    def take_in(self, actions: np.ndarray, stepped: Stepped) -> EndedEpisodes:
         ended = super().take_in(actions, stepped)
         self.acted()
         return ended

@@ -9,7 +9,7 @@ import numpy as np
 
 from offrl.assembly.acting import ActingExperiment
 from offrl.online.broker import broker_at
-from offrl.online.collector import Ended
+from offrl.online.collector import EndedEpisodes
 from offrl.online.explorer import Explorer, Trajectory, Weights, join_rounds, trajectory_length
 from offrl.online.frames import unpacked
 from offrl.online.trainer import ActingTrainer
@@ -60,7 +60,7 @@ class Learner(ActingTrainer):
 
     # -- acting, elsewhere ------------------------------------------------------------------------
 
-    def make_steps(self, num_steps: int) -> Ended:
+    def make_steps(self, num_steps: int) -> EndedEpisodes:
         """Publish the weights, and receive the trajectories of a round. On-policy algorithms refuse
         those that are too old."""
         distributed, on_policy = self.config.distributed, self.alg.ON_POLICY
@@ -68,7 +68,7 @@ class Learner(ActingTrainer):
         num_left = distributed.num_trajectories if on_policy else 1
         self._publish()
         self._data, self.num_hung = [], 0
-        ended: Ended = []
+        ended: EndedEpisodes = []
         while num_left:
             trajectory = self._receive()
             ended += trajectory.ended

@@ -15,7 +15,7 @@ from offrl.checkpoint import describe_policy
 from offrl.config.files import nested_all
 from offrl.envs import close, make_env
 from offrl.evaluation import SELECTION_SEEDS, requests_of, run_episodes, summarize
-from offrl.online.collector import Collector, Ended
+from offrl.online.collector import Collector, EndedEpisodes
 from offrl.reports.records import Record, Recording
 from offrl.seeding import preserved_rng
 from offrl.tree import map_leaves
@@ -285,7 +285,7 @@ class ActingTrainer(Collector, Recording):
 Trainer = ActingTrainer  #: The name of its role, for scripts.
 
 
-def summary_of(ended: Ended) -> dict[str, float]:
+def summary_of(ended: EndedEpisodes) -> dict[str, float]:
     """Return the logs of a ``collect`` record."""
     logs: dict[str, float] = {"Episodes": len(ended)}
     if ended:

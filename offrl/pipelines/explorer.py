@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from offrl.acting.episode import finite, truth
+from offrl.acting.episode import as_flag, finite
 from offrl.config.pipeline import PipelineConfig
-from offrl.online.collector import Ended
+from offrl.online.collector import EndedEpisodes
 from offrl.online.explorer import Trajectory, Weights
 from offrl.pipelines.registers import makers_of
 from offrl.processes import foreign
@@ -96,9 +96,9 @@ class PipelineExplorer:
                 where = foreign(error) or "in offrl"
                 raise RuntimeError(f"{what} ({where})") from error
 
-    def _explore(self) -> tuple[dict[str, dict[str, Any]], int, Ended]:
+    def _explore(self) -> tuple[dict[str, dict[str, Any]], int, EndedEpisodes]:
         steps: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-        ended: Ended = []
+        ended: EndedEpisodes = []
         if not self._states:
             self._reset()
         for _ in range(self._config.agent_para.trajectory_steps):
@@ -131,7 +131,7 @@ class PipelineExplorer:
         agent, state = self.agents[name], self._states[name]
         action = agent.infer_action(state, self._explores)
         next_state, reward, *over, info = self.env.step(action, index)
-        done = any([truth(x, "done") for x in over])  # gymnasium has two of them
+        done = any([as_flag(x, "done") for x in over])  # gymnasium has two of them
         self.acted()
         self._returns[name] += finite(reward)
         self._states[name] = next_state

@@ -16,7 +16,7 @@ from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig
 from offrl.faces.algorithm import Algorithm
 from offrl.online.broker import broker_at
-from offrl.online.collector import Ended
+from offrl.online.collector import EndedEpisodes
 from offrl.online.explorer import Trajectory, Weights
 from offrl.online.trainer import summary_of
 from offrl.pipelines.explorer import PipelineExplorer
@@ -87,7 +87,7 @@ class Pipeline(Loop):
         self._num_saved = dict.fromkeys(self.algs, self.epoch)
         self._files: dict[str, list[Path]] = {name: [] for name in self.algs}
         self.last: deque[Any] = deque(maxlen=LAST)  #: The last episodes, as ``Trajectory.ended``.
-        self._ended: Ended = []  # since the last training
+        self._ended: EndedEpisodes = []  # since the last training
         self._staleness: list[int] = []
         # Explorers of higher numbers evaluate.
         self._num_exploring = config.env_num if trains else 0
@@ -228,7 +228,7 @@ class Pipeline(Loop):
         of all. Every explorer plays the same number, so that short episodes are not favoured."""
         num, env_num = self.config.episodes, self.config.env_num
         due = {number: len(range(number, num, env_num)) for number in range(env_num)}
-        ended: Ended = []
+        ended: EndedEpisodes = []
         self._publish()
         while any(due[number] for number in due.keys() - self.broker.lost.keys()):
             trajectory = self._receive()

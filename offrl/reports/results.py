@@ -62,7 +62,7 @@ def each_once(found: Sequence[tuple[Outcome, str]]) -> list[Outcome]:
         that are indistinguishable, or that would be averaged although they differ.
     """
     results: dict[tuple[str, str, int], tuple[Outcome, str]] = {}
-    named = _called_apart([result for result, _ in found])
+    named = _with_distinct_names([result for result, _ in found])
     for both in zip(named, (place for _, place in found), strict=True):
         result, place = both
         of = (result.algorithm, result.task, result.seed)
@@ -96,7 +96,7 @@ def _refuse_unlike(results: Iterable[tuple[Outcome, str]]) -> None:
             )
 
 
-def _called_apart(results: Sequence[Outcome]) -> list[Outcome]:
+def _with_distinct_names(results: Sequence[Outcome]) -> list[Outcome]:
     """Shorten tasks that are paths of data to ends that are still distinct."""
     paths = {(r.task, r.data) for r in results if Path(r.task).is_absolute()}
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offrl.outputs import in_words, new_file
+from offrl.outputs import explained_errors, new_file
 from offrl.tools import add_options, count, size, write_json
 
 
@@ -108,7 +108,7 @@ def _write_each(*outputs: tuple[str | None, Callable[[Path], None]]) -> list[str
         if name:
             path = Path(name).expanduser()
             try:
-                with in_words(path):
+                with explained_errors(path):
                     write(path)
                 print(path)
             except (OSError, ValueError) as error:

@@ -179,9 +179,9 @@ def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
         if "alg_para" in content:
             return pipeline_config(content), path
     if _sets(content, "experiment", "ckpt_path") and _sets(content, "train", "num_steps"):
-        from offrl.assembly.start import continued
+        from offrl.assembly.start import with_checkpoint
 
-        content = continued(content)
+        content = with_checkpoint(content)
     return config_from_content(content, args.ignore_unknown), path
 
 

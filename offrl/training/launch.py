@@ -144,7 +144,7 @@ def writing(trainer: Loop) -> Iterator[Logger]:
     with (
         trainer.interrupts.wait(),
         closing(Logger(trainer)) as logger,
-        cluster.going_on(_how_to_go_on(trainer)),
+        cluster.saying_how_to_resume(_how_to_go_on(trainer)),
     ):
         log.info("run folder: %s", trainer.run.path)
         trainer.run.write_config(trainer.config, is_finished=False)

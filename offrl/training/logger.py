@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from offrl.lazy import needed
-from offrl.outputs import in_words, whole_file
+from offrl.outputs import explained_errors, whole_file
 from offrl.reports.records import Record, read_records
 from offrl.training.loop import Loop
 
@@ -44,7 +44,7 @@ class Logger:
         self._text: logging.Handler | None = None
         if config.terminal_output_to_txt:
             size, now = trainer.restored.get("log_size"), run.log_size
-            with in_words(run.log_text):
+            with explained_errors(run.log_text):
                 if size is not None and now > size:  # records after the checkpoint
                     os.truncate(run.log_text, size)
                 elif size is not None and now < size:
@@ -90,7 +90,7 @@ class Logger:
             self._wandb.finish()
 
     def _write(self, record: Record) -> None:
-        with in_words(self.trainer.run.path):
+        with explained_errors(self.trainer.run.path):
             for file, lines in ((self._jsonl, _json_line), (self._csv, _csv_lines)):
                 file.write(lines(record))
                 file.flush()
@@ -137,7 +137,7 @@ class _TextLog(logging.FileHandler):
     """A text log that raises errors of writing, as all other outputs do."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        with in_words(Path(self.baseFilename)):
+        with explained_errors(Path(self.baseFilename)):
             raise
 
 

@@ -25,7 +25,7 @@ from offrl.config.pipeline import PipelineConfig, config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.modules import named
-from offrl.outputs import check_place, in_words, take_lock, whole_file, writable_folder
+from offrl.outputs import check_place, explained_errors, take_lock, whole_file, writable_folder
 from offrl.registry import shown
 from offrl.reports.records import read_records
 from offrl.reports.run import length_of
@@ -112,7 +112,7 @@ class RunFolder:
         run = cls(path)
         run.config_file = configs[0]
         run._lock()
-        with in_words(path):
+        with explained_errors(path):
             for unfinished in path.rglob(".*.partial*"):
                 unfinished.unlink()
             for folder in (run.models, run.logs, run.videos):
@@ -162,7 +162,7 @@ def _place_of_runs(config: AnyConfig) -> Iterator[Path]:
     # Absolute, as an environment may change the working folder.
     parent = Path(config.train.output_dir).expanduser().absolute() / config.experiment.name
     try:
-        with in_words(parent):
+        with explained_errors(parent):
             yield parent
     except OSError as error:
         why = str(error).removeprefix(f"{parent}: ")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offrl.algos.shared.optim import Learning, make_optimizer
+from offrl.algos.shared.optim import Optimizers, make_optimizer
 from offrl.config import OptimConfig, config_factory
 
 
@@ -19,7 +19,7 @@ def rates(learning_rate, steps, num_epochs=10, epoch_every_n_steps=100):
         },
     )
     moved = {"policy": [torch.nn.Parameter(torch.zeros(1))]}
-    learning = Learning(moved, {"policy": optim}, config)
+    learning = Optimizers(moved, {"policy": optim}, config)
     optimizer, schedule = learning.optimizers["policy"], learning.schedules.get("policy")
     seen = []
     for _ in range(steps):

@@ -289,10 +289,10 @@ def test_a_screen_takes_robosuites_own_step():
 @pytest.mark.parametrize("module", ["step", "scene"])
 def test_nothing_is_known_of_windows(module):
     env = make("Lift")
-    unknown = importlib.import_module(f"offrl.envs.robosuite.fast.{module}").unknown
-    assert unknown(env._env) is None
+    unsupported = importlib.import_module(f"offrl.envs.robosuite.fast.{module}").unknown
+    assert unsupported(env._env) is None
     env._env.has_renderer = True
-    assert unknown(env._env) == "it renders to a screen"
+    assert unsupported(env._env) == "it renders to a screen"
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ import torch
 
 from offrl.config import EncoderConfig
 from offrl.kernels import layers
-from offrl.kernels.layers import FewRows
+from offrl.kernels.layers import SmallBatchLayers
 from offrl.models import ActorValue
 from offrl.specs import ObsKey, ObsSpec
 
@@ -23,7 +23,7 @@ def test_outputs_are_pytorchs(activation, num_rows):
     torch.manual_seed(0)
     layers, x = layers_of(5, 64, 32, 3), torch.randn(num_rows, 5)
     before = x.clone()
-    rows = FewRows(layers, activation)
+    rows = SmallBatchLayers(layers, activation)
     assert rows.pays(len(x))
     with torch.no_grad():
         plain = x
@@ -36,7 +36,7 @@ def test_outputs_are_pytorchs(activation, num_rows):
 
 def test_weights_are_those_of_now():
     layers, x = layers_of(3, 2), torch.randn(1, 3)
-    rows = FewRows(layers, "tanh")
+    rows = SmallBatchLayers(layers, "tanh")
     before = rows(x)
     with torch.no_grad():
         layers[0].bias += 1
@@ -44,7 +44,7 @@ def test_weights_are_those_of_now():
 
 
 def test_many_rows_are_left_to_pytorch(monkeypatch):
-    rows = FewRows(layers_of(5, 64, 3), "tanh")
+    rows = SmallBatchLayers(layers_of(5, 64, 3), "tanh")
     monkeypatch.setattr(layers, "SMALL_PRODUCT", 64 * 5 * 2)
     assert rows.pays(2) and not rows.pays(3)
 

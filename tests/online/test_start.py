@@ -10,7 +10,7 @@ import torch
 from conftest import ROOT
 
 from offrl import Trainer, config_factory
-from offrl.assembly.start import continued
+from offrl.assembly.start import with_checkpoint
 from offrl.checkpoint import policy_from_checkpoint, read_checkpoint, write_checkpoint
 from offrl.config.files import read_config_file
 from offrl.data.computed import returns_to_go
@@ -169,7 +169,7 @@ def test_the_config_that_ships_continues_any_checkpoint(checkpoint_of):
     content = read_config_file(ROOT / "configs/finetune.json")
     for name in ("iql", "cal_ql"):
         path = checkpoint_of(name)
-        found = continued(merge(content, {"experiment": {"ckpt_path": str(path)}}))
+        found = with_checkpoint(merge(content, {"experiment": {"ckpt_path": str(path)}}))
         config = config_factory(found["algo_name"], found)
         assert (config.algo_name, config.train.online.random_steps) == (name, 0)
         assert config.train.online.horizon == config.experiment.rollout.horizon
@@ -286,7 +286,7 @@ def test_a_run_goes_on_without_the_checkpoint_that_it_started_from(checkpoint_of
     rewards = {"normalization": "return"}
     start.write_bytes(checkpoint_of("iql", SMALL, {"rewards": rewards}).read_bytes())
     own = {"output_dir": str(tmp_path / "runs"), "data": None}
-    found = continued(online(start, train=own, experiment={"epoch_every_n_steps": 10}))
+    found = with_checkpoint(online(start, train=own, experiment={"epoch_every_n_steps": 10}))
     training = OnlineTraining(config_factory("iql", found))
     records = training()
     while next(records)["type"] != "epoch":
@@ -315,7 +315,7 @@ def test_resuming_with_other_demonstrations_is_refused(checkpoint_of, demos, tmp
     mine = tmp_path / "mine.hdf5"
     mine.write_bytes(demos.read_bytes())
     own = {"output_dir": str(tmp_path / "runs"), "data": str(mine)}
-    found = continued(online(checkpoint_of("iql", SMALL), train=own))
+    found = with_checkpoint(online(checkpoint_of("iql", SMALL), train=own))
     training = OnlineTraining(config_factory("iql", found))
     path = training.run.path
     write_checkpoint(training.run.last_checkpoint, training.state())
@@ -330,7 +330,7 @@ def test_resuming_with_other_demonstrations_is_refused(checkpoint_of, demos, tmp
 
 def test_a_folder_for_checkpoints_and_random_steps_are_each_trainings_own(checkpoint_of):
     path = checkpoint_of("sac_n", SMALL, {"model_dest": "mine", "online": {"random_steps": 7}})
-    found = continued({"experiment": {"ckpt_path": str(path)}, "train": {"num_steps": 5}})
+    found = with_checkpoint({"experiment": {"ckpt_path": str(path)}, "train": {"num_steps": 5}})
     assert "model_dest" not in found["train"] and found["train"]["online"]["random_steps"] == 0
 
 

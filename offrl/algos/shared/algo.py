@@ -9,8 +9,8 @@ from offrl import models
 from offrl.algos.shared.actions import raw_action
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
-from offrl.algos.shared.optim import Learning
-from offrl.algos.shared.weights import Average, fitting, weights_of
+from offrl.algos.shared.optim import Optimizers
+from offrl.algos.shared.weights import Average, matching_weights, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import Normalizer, Stats
@@ -94,13 +94,13 @@ class Algo(Modes):
         return self._learning.optimizers
 
     @cached_property
-    def _learning(self) -> Learning:
+    def _learning(self) -> Optimizers:
         """Made when it is first asked for, and so never for a policy that only acts."""
         self._refuse_a_copy()
         models.check_sight(self.nets)
         with self.trained_weights():
             parameters = {name: self._optimized(name) for name in self.optim_params}
-            learning = Learning(parameters, self.optim_params, self.global_config)
+            learning = Optimizers(parameters, self.optim_params, self.global_config)
         learning.deserialize(self._stored_learning)
         self._stored_learning = {}
         return learning
@@ -353,7 +353,7 @@ class Algo(Modes):
         """
         for name in self.COUNTERS:
             setattr(self, name, state.get(name, 0))
-        state = fitting(self.global_config.algo_name, self.nets.state_dict(), state)
+        state = matching_weights(self.global_config.algo_name, self.nets.state_dict(), state)
         nets = state.get("nets", state)
         self._only_acts, to_act = False, state.get("to_act", False)
         if to_act:

@@ -26,12 +26,12 @@ def made_within_memory(algo_name: str, device: torch.device | str, make: Callabl
     free = min(free_bytes("cpu"), free_bytes(device))  # made on the one, moved to the other
     before = torch.get_rng_state()
     try:
-        with _Counted(free / 16):
+        with _AllocationLimit(free / 16):
             return make()
     except _TooLarge:
         torch.set_rng_state(before)
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), _Counted(free):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _AllocationLimit(free):
             make()
     except _TooLarge as error:
         raise ValueError(
@@ -47,7 +47,7 @@ class _TooLarge(Exception):
     pass
 
 
-class _Counted(TorchFunctionMode):
+class _AllocationLimit(TorchFunctionMode):
     """Sums the sizes of new tensors, and raises before the sum exceeds a limit."""
 
     def __init__(self, limit: float) -> None:

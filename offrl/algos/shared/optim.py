@@ -12,7 +12,7 @@ from offrl.config import Config, LearningRateConfig, OptimConfig
 from offrl.lazy import Tensor, torch
 
 
-class Learning:
+class Optimizers:
     """The optimizers of networks, and the schedules of those learning rates that change.
 
     parameters: what the optimizer of each network moves.

@@ -114,7 +114,7 @@ def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
     return {**model, "to_act": True, **({"parts": parts} if parts else {})}
 
 
-def fitting(
+def matching_weights(
     algo_name: str, own: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the weights of a serialized model or a ``state_dict``, also robomimic's, by the names

@@ -12,7 +12,7 @@ import numpy as np
 from offrl.data.demos import DemoArrays
 from offrl.data.formats import exchange
 from offrl.data.formats.exchange import Conversion, StepType
-from offrl.data.formats.hdf5 import located, open_hdf5, opened
+from offrl.data.formats.hdf5 import located, open_hdf5, open_unchecked
 from offrl.data.remarks import followed, wrong_values
 from offrl.data.storage import CHUNK_BYTES, StoredArray
 from offrl.outputs import check_space, new_file, whole_file
@@ -44,7 +44,7 @@ class D4RLFile(DemoArrays):
     def __init__(self, path: Path, swmr: bool = False):
         self._file = open_hdf5(path, swmr)
         self.external = self._file.external
-        self._columns, notes = self._opened(path), None
+        self._columns, notes = self._open_arrays(path), None
         arrays: dict[str, Any] = {KEYS[key]: column for key, column in self._columns.items()}
         arrays["dones"] = self._mark("terminals").astype(np.float32)
         if NOTES in self._file:
@@ -55,7 +55,7 @@ class D4RLFile(DemoArrays):
             arrays = {key: array for key, array in joined.items() if key in steps}
             for group in ("obs/", "next_obs/"):
                 for key, columns, step in exchange.vector_columns(steps, group):
-                    arrays[key] = _Part(joined[f"{group}flat"], columns, step)
+                    arrays[key] = _Columns(joined[f"{group}flat"], columns, step)
         else:
             lengths = np.diff(np.flatnonzero(self._ends()), prepend=-1)
         super().__init__(path, arrays, lengths, notes)
@@ -66,7 +66,7 @@ class D4RLFile(DemoArrays):
     def close(self) -> None:
         self._file.close()
 
-    def _opened(self, path: Path) -> dict[str, StoredArray]:
+    def _open_arrays(self, path: Path) -> dict[str, StoredArray]:
         """Open the datasets, by D4RL's names; ``ValueError`` unless their shapes agree."""
         with located(path, "its list of datasets"):
             present = [key for key in KEYS if key in self._file]
@@ -120,11 +120,11 @@ class D4RLFile(DemoArrays):
 
 def is_d4rl(path: Path) -> bool:
     """Say whether an HDF5 file is flat, not a tree of demonstrations."""
-    with opened(path) as file, located(path, "observations"):
+    with open_unchecked(path) as file, located(path, "observations"):
         return file.id.links.exists(b"observations")
 
 
-class _Part:
+class _Columns:
     """Columns of a dataset ``[N, D]`` in the shape ``[N, ...]`` of the array that was joined."""
 
     def __init__(self, dataset: StoredArray, columns: slice, step: StepType):

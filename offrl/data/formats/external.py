@@ -37,7 +37,7 @@ def linked_files(file: h5py.File, seen: set[Path] | None = None) -> dict[str, Pa
     for name in names:
         place, target = name.decode(errors="replace"), file.id.links.get_val(name)[0]
         named = target.decode(errors="surrogateescape")
-        other = _found(file.filename, named, f"{file.filename}: {place}")
+        other = _file_named(file.filename, named, f"{file.filename}: {place}")
         if other is None:  # reading reports that it is missing
             continue
         found[place] = other
@@ -99,7 +99,7 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[P
     for i, part in enumerate(parts):
         name, key = settings.get_virtual_filename(i), settings.get_virtual_dsetname(i)
         rows = settings.get_virtual_srcspace(i)
-        other = Path(path) if name == "." else _found(path, name, place)
+        other = Path(path) if name == "." else _file_named(path, name, place)
         if other is None or not _is_there(other, key, rows, part, depth + 1):
             raise ValueError(
                 f"{place} is a virtual array of {key} in {name}, not all of which is there, so "
@@ -113,7 +113,7 @@ def sources(dataset: h5py.h5d.DatasetID, itemsize: int, depth: int = 0) -> set[P
     return found
 
 
-def _found(path: str, name: str, place: str) -> Path | None:
+def _file_named(path: str, name: str, place: str) -> Path | None:
     """Find the file that HDF5 opens for a name in the file at ``path``: the first one in the places
     where HDF5 looks. ``None`` if there is none."""
     folder, own, last = Path(path).parent, Path(path).resolve().parent, Path(name).name

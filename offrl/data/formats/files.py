@@ -7,7 +7,7 @@ from typing import Any
 from offrl.config.files import find_file
 from offrl.data.demos import Demos, Episodes
 from offrl.data.formats.d4rl import D4RLFile, is_d4rl
-from offrl.data.formats.hdf5 import DemoFile, attributes_of_data, located, opened
+from offrl.data.formats.hdf5 import DemoFile, attributes_of_data, located, open_unchecked
 from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
 
@@ -54,7 +54,7 @@ class RobosuiteRaw(DemoFile):
 
 def is_raw(path: Path) -> bool:
     """Say whether an HDF5 file has the layout of robosuite's script."""
-    with opened(path) as file, located(path, "data"):
+    with open_unchecked(path) as file, located(path, "data"):
         attributes = attributes_of_data(file)
         return "env_info" in attributes and "env_args" not in attributes
 

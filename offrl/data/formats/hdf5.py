@@ -341,7 +341,7 @@ class CheckedFile(h5py.File):
 def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
     """Open a file for reading; ``ValueError`` if it is no HDF5 file, or links to files that may not
     be read. swmr: also while another program writes it ("single writer, multiple readers")."""
-    file = opened(path, swmr)
+    file = open_unchecked(path, swmr)
     try:
         file.external = {*linked_files(file).items()}
     except ValueError:
@@ -350,7 +350,7 @@ def open_hdf5(path: Path, swmr: bool = False) -> CheckedFile:
     return file
 
 
-def opened(path: Path, swmr: bool = False) -> CheckedFile:
+def open_unchecked(path: Path, swmr: bool = False) -> CheckedFile:
     """Open a file without checking its links."""
     try:
         return CheckedFile(path, "r")

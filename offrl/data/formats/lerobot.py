@@ -102,7 +102,7 @@ class LeRobotFolder(Episodes):
                 f"{folder}: meta/episodes has {len(self._episodes)} rows of {len(numbers)} "
                 f"episodes, but total_episodes in {INFO} is {total}; copy the folder again"
             )
-        self._open: _Steps | None = None
+        self._open: _StepsFile | None = None
 
     def demos(self) -> list[str]:
         return [f"demo_{i}" for i in range(len(self._episodes))]
@@ -140,7 +140,7 @@ class LeRobotFolder(Episodes):
         path = self._place("data_path", episode, "data")
         with located(path, f"episode {number}"):
             if self._open is None or self._open.path != path:
-                self._open = _Steps(path)
+                self._open = _StepsFile(path)
             table = self._open.read(number).sort_by("frame_index")
             if table["frame_index"].to_pylist() != list(range(length)):
                 numbers = f"0 to {length - 1} by frame_index"
@@ -184,7 +184,7 @@ class LeRobotFolder(Episodes):
             yield key, array.astype(np.float32) if array.dtype == bool else array
 
 
-class _Steps:
+class _StepsFile:
     """A file of steps. An episode is read from the row groups that contain its steps."""
 
     def __init__(self, path: Path):

@@ -96,9 +96,9 @@ class _Dataset:
     def __init__(self, folder: Path, plan: Conversion, name: Path):
         assert plan.fps is not None  # which ``encoder`` asked for
         self._folder, self._plan, self._name, self._fps = folder, plan, name, plan.fps
-        self._data = _Files(folder, lerobot.DATA_PATH, DATA_MB)
-        self._noted = _Files(folder, lerobot.EPISODES_PATH, DATA_MB)
-        self._films: dict[str, _Files] = {}
+        self._data = _FileSet(folder, lerobot.DATA_PATH, DATA_MB)
+        self._noted = _FileSet(folder, lerobot.EPISODES_PATH, DATA_MB)
+        self._films: dict[str, _FileSet] = {}
         self._columns: dict[str, np.ndarray] = {}  # of the first episode
         self._tasks: dict[str, int] = {}
         self._waiting: list[dict[str, Any]] = []  # metadata not written yet
@@ -158,7 +158,7 @@ class _Dataset:
     def _append_film(self, name: str, clip: bytes) -> dict[str, Any]:
         """Append an episode's film to the others, and return its place."""
         path, fps = lerobot.VIDEO_PATH, self._fps
-        files = self._films.setdefault(name, _Files(self._folder, path, VIDEO_MB, video_key=name))
+        files = self._films.setdefault(name, _FileSet(self._folder, path, VIDEO_MB, video_key=name))
         place = files.place(len(clip), lambda path: Film(path, fps))
         start = files.file.num_frames / fps
         files.file.append(clip)
@@ -228,7 +228,7 @@ class _Dataset:
             files.close()
 
 
-class _Files:
+class _FileSet:
     """A series of files, in which a new one is begun when one is full.
 
     path: template of their paths, with fields for numbers and ``fields``. size: limit in MB.
@@ -260,7 +260,7 @@ class _Files:
             self.file = None
 
 
-def _append(files: _Files, table: Any) -> dict[str, int]:
+def _append(files: _FileSet, table: Any) -> dict[str, int]:
     # Other numbers are hardly ever equal: a dictionary would take half of the time.
     repeated = [name for name in table.column_names if name in COUNTS]
     writer, schema = parquet().ParquetWriter, table.schema

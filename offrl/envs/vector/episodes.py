@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from offrl.acting.episode import describe, returned, said_success, stepped
+from offrl.acting.episode import describe, reported_success, returned, stepped
 from offrl.envs import close, make_env
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
 
@@ -120,7 +120,7 @@ class SeededEnvs:
             # A copy: some environments write to actions.
             values = env.step(action.copy() if action.shape else action.item())
             obs, reward, terminated, truncated, _ = stepped(values)
-            success = said_success(env.is_success()["task"])
+            success = reported_success(env.is_success()["task"])
             obs = self.contract.observed(obs)
         except Exception as error:
             raise self._error_in(row, error) from error

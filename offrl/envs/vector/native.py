@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from offrl.acting.episode import describe, returned, stepped, truth
+from offrl.acting.episode import as_flag, describe, returned, stepped
 from offrl.envs.gymnasium import close, name_of
 from offrl.envs.vector.episodes import episode_seed
 from offrl.envs.vector.form import Batch, Contract, Stepped, VectorEnv, check_form
@@ -218,7 +218,7 @@ class GymnasiumVector(VectorEnv):
 
     def _truth(self, row: int, value: Any, name: str) -> bool:
         try:
-            return truth(value, name)
+            return as_flag(value, name)
         except ValueError as error:
             raise ValueError(f"{self._contract.named(row)}: {error}") from None
 

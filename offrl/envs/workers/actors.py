@@ -14,8 +14,8 @@ import numpy as np
 from offrl import cluster
 from offrl.acting.episode import EpisodeRequest, EpisodeResult, Obs, Policy, Subgoal, as_policy
 from offrl.envs import say_once
-from offrl.envs.workers.pool import EnvPool, Failure, Notices, Simulator, failure, what_is_read
-from offrl.processes import in_words
+from offrl.envs.workers.pool import EnvPool, Failure, LogBuffer, Simulator, failure, select_finite
+from offrl.processes import as_explained
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class EpisodeActor(cluster.RayActor):
     def __init__(self, env_args: Mapping[str, Any], timeout: float, level: int):
         super().__init__(timeout)
         self._reference: Any = None  # to the policy
-        self._notices = Notices(level)
+        self._notices = LogBuffer(level)
         self._problem: Failure | None = None
         try:
             with self.alarm:
@@ -146,13 +146,13 @@ class EpisodeActor(cluster.RayActor):
                 self._ask(policy.start_episode, 0, request.seed)
                 return self._simulator.play(request, self, policy.needs_goal, policy.obs_keys)
         except _PolicyError as error:
-            return in_words(error.__cause__ or error, "in an actor")
+            return as_explained(error.__cause__ or error, "in an actor")
         except Exception as error:
             return failure(error)
 
     def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
         self.alarm.put_off()
-        obs, goal = deepcopy((what_is_read(obs, self._policy.obs_keys), goal))
+        obs, goal = deepcopy((select_finite(obs, self._policy.obs_keys), goal))
         goals = {0: goal} if goal is not None else None
         return deepcopy(self._ask(self._policy.act, {0: obs}, goals, {0: reward})[0])
 

@@ -4,7 +4,7 @@ The parent answers all waiting workers with one call of the policy; an episode d
 seed, so results do not depend on the number of workers. A worker never imports torch.
 
 The parent sends, one after the other, an ``EpisodeRequest``, whether the policy needs a goal, and
-its ``obs_keys``. For each request, the worker sends a ``Turn`` per step, which is answered with an
+its ``obs_keys``. For each request, the worker sends a request per step, which is answered with an
 action and its ``Subgoal``, and finally an ``EpisodeResult``. After a ``Failure`` it sends nothing
 more. Each message carries the log messages since the last one.
 """
@@ -43,7 +43,7 @@ ATTEMPTS = 3  # attempts at an episode, each in a new worker
 HOPELESS = 5  # successive lost episodes after which the rest are skipped
 
 
-class Turn(NamedTuple):
+class ActionRequest(NamedTuple):
     """A request for an action, with the arguments of ``answer`` in ``run_episode``."""
 
     obs: Any
@@ -62,7 +62,7 @@ def failure(error: Exception) -> Failure:
     return Failure(describe(error), isinstance(error, Misfit))
 
 
-class Notices(logging.Handler):
+class LogBuffer(logging.Handler):
     """Collects offrl's log messages of at least this level in this process."""
 
     def __init__(self, level: int):
@@ -105,7 +105,7 @@ class Simulator:
         return result
 
 
-def what_is_read(obs: Obs, keys: Sequence[str]) -> Obs:
+def select_finite(obs: Obs, keys: Sequence[str]) -> Obs:
     """Select the observations of ``keys``, and raise an error unless they are finite. If one is
     missing, keep all, so that the policy's error can list them."""
     check_obs(obs, keys)
@@ -118,15 +118,15 @@ class _Parent:
     """The worker's end of the channel to the parent, which has the policy."""
 
     def __init__(self, channel: Channel, level: int):
-        self._channel, self._notices = channel, Notices(level)
+        self._channel, self._notices = channel, LogBuffer(level)
         self.obs_keys: Sequence[str] = ()
         self._subgoal: Subgoal | None = None
 
-    def tell(self, message: Turn | EpisodeResult | Failure) -> None:
+    def tell(self, message: ActionRequest | EpisodeResult | Failure) -> None:
         self._channel.send((self._notices.take(), message))
 
     def __call__(self, obs: Obs, goal: Obs | None, reward: float) -> np.ndarray:
-        self.tell(Turn(what_is_read(obs, self.obs_keys), goal, reward))
+        self.tell(ActionRequest(select_finite(obs, self.obs_keys), goal, reward))
         action, self._subgoal = self._channel.receive()
         return action
 
@@ -166,7 +166,7 @@ class Worker(Child):
         self.last_heard = time.monotonic()
         super().send(message)
 
-    def receive(self) -> Turn | EpisodeResult | Failure:
+    def receive(self) -> ActionRequest | EpisodeResult | Failure:
         self.last_heard = time.monotonic()
         said = super().receive()
         if isinstance(said, Exception):
@@ -237,9 +237,9 @@ class EnvPool(AbstractContextManager):
                 for slot in slots:
                     if todo and slot not in self._jobs:
                         self._assign(slot, todo.popleft(), 1, policy)
-                turns: dict[int, Turn] = {}
+                turns: dict[int, ActionRequest] = {}
                 for slot, message in self._messages():
-                    if isinstance(message, Turn):
+                    if isinstance(message, ActionRequest):
                         turns[slot] = message
                         continue
                     request, attempt = self._jobs[slot]
@@ -288,14 +288,14 @@ class EnvPool(AbstractContextManager):
         if slot not in self._workers:
             self._workers[slot] = Worker(self.env_args, self._environ)
 
-    def _answer(self, turns: Mapping[int, Turn], policy: Policy) -> None:
+    def _answer(self, turns: Mapping[int, ActionRequest], policy: Policy) -> None:
         obs = {slot: turn.obs for slot, turn in turns.items()}
         goals = {slot: turn.goal for slot, turn in turns.items()} if policy.needs_goal else None
         rewards = {slot: turn.reward for slot, turn in turns.items()}
         for slot, action in policy.act(obs, goals, rewards).items():
             self._workers[slot].send((action, policy.subgoal(slot)))
 
-    def _messages(self) -> Iterator[tuple[int, Turn | EpisodeResult | Failure]]:
+    def _messages(self) -> Iterator[tuple[int, ActionRequest | EpisodeResult | Failure]]:
         """Wait for messages of busy workers, and yield all that have arrived."""
         busy = {slot: self._workers[slot] for slot in self._jobs}
         oldest = min(worker.last_heard for worker in busy.values())

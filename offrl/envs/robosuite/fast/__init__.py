@@ -28,7 +28,7 @@ def choose_forms(env: Any, wanted: bool | None) -> "tuple[Callable[..., Any], Sc
     import robosuite
 
     # These import robosuite, too.
-    from offrl.envs.robosuite.fast.scene import Scenes, Sensors, unknown
+    from offrl.envs.robosuite.fast.scene import Scenes, Sensors, unsupported
 
     version, why_plain = robosuite.__version__, None
     if wanted is False:
@@ -38,7 +38,7 @@ def choose_forms(env: Any, wanted: bool | None) -> "tuple[Callable[..., Any], Sc
     elif version != REPEATED_VERSION:
         why_plain = f"this is robosuite {version}, and offrl repeats the code of {REPEATED_VERSION}"
     say = functools.partial(say_once, logging.WARNING if wanted else logging.DEBUG)
-    why_resets = why_plain or unknown(env)
+    why_resets = why_plain or unsupported(env)
     if why_resets is not None:
         left = "resets" if why_plain is None else "steps and resets"
         say(f"{type(env).__name__}: robosuite's own {left}, as {why_resets}")

@@ -61,7 +61,7 @@ class Sensors:
         for sensor in self._left_out:
             sensor._enabled = True
         self._left_out = []
-        self.alone = self.asked if undisturbed(self.env) else ()
+        self.alone = self.asked if are_exact(self.env) else ()
         if self.alone:
             seen = {*self.alone, *(key.replace("_depth", "_image") for key in self.alone)}
             self._leave_out(s for s in self._enabled(images=True) if s.name not in seen)
@@ -108,7 +108,7 @@ class Sensors:
         return needed
 
 
-def undisturbed(env: Any) -> bool:
+def are_exact(env: Any) -> bool:
     """Say whether all sensors are exact and immediate."""
     plain = NO_CORRUPTION, NO_FILTER, NO_DELAY
     return all((s._corrupter, s._filter, s._delayer) == plain for s in env._observables.values())
@@ -211,7 +211,7 @@ class Scenes:
             return
         # The first reset only makes its random draws, in any simulator.
         unseen: dict[str, Any] = {"_initialize_sim": lambda: None}
-        if undisturbed(env):
+        if are_exact(env):
             unseen["_get_observations"] = lambda force_update: {}
         with self._replaced(**unseen):
             env.reset()
@@ -339,7 +339,7 @@ def _close_camera(sim: Any) -> None:
         sim._render_context_offscreen = None
 
 
-def unknown(env: Any) -> str | None:
+def unsupported(env: Any) -> str | None:
     """Name the part of an environment's resets that ``Scenes`` cannot repeat, if any."""
     for name in REPEATED:
         if getattr(getattr(env, name), "__func__", None) is not getattr(MujocoEnv, name):

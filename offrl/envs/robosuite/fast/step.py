@@ -110,12 +110,12 @@ class FastStep:
         parts = [self.env.sim, *(c for robot in robots for c in robot.part_controllers.values())]
         if len(parts) == len(self._parts) and all(map(_is, parts, self._parts)):
             return
-        self._parts, self.why_plain, self._arms = parts, unknown(self.env), []
+        self._parts, self.why_plain, self._arms = parts, unsupported(self.env), []
         if self.why_plain is None:
             for robot in robots:
                 controllers, kind = robot.part_controllers, OperationalSpaceController
                 self._arms += [_Arm(robot, x) for x, c in controllers.items() if type(c) is kind]
-            self.why_plain = next((why for arm in self._arms if (why := arm.unknown())), None)
+            self.why_plain = next((why for arm in self._arms if (why := arm.unsupported())), None)
         if self.why_plain is not None:
             self._say(f"{type(self.env).__name__}: robosuite's own steps, as {self.why_plain}")
 
@@ -171,7 +171,7 @@ class FastStep:
         return quiet
 
 
-def unknown(env: Any) -> str | None:
+def unsupported(env: Any) -> str | None:
     """Name the part of an environment that ``FastStep`` cannot repeat, if any."""
     for owner, names in REPEATED.items():
         for name in names:
@@ -224,7 +224,7 @@ class _Arm:
         self.osc_torques = osc_torques if is_exact else osc_torques.py_func
         self.is_stale = False  # true if not updated before this control step
 
-    def unknown(self) -> str | None:
+    def unsupported(self) -> str | None:
         c, n = self.controller, self.controller.joint_dim
         indices = (c.qpos_index, c.qvel_index, self.actuators)
         if any(list(x) != list(range(x[0], x[0] + n)) for x in indices):
