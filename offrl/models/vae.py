@@ -147,7 +147,7 @@ class GaussianPrior(Prior):
     ):
         super().__init__(shapes, learn, net)
         self.num_modes, self.latent_size = shapes["mean"]
-        self.posterior_shapes = {name: (self.latent_size,) for name in ("mean", "logvar")}
+        self.posterior_shapes = dict.fromkeys(("mean", "logvar"), (self.latent_size,))
         self.latent_clip = latent_clip
 
     def draw(self, posterior: Parts, temperature: float) -> Tensor:

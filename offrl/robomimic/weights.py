@@ -114,7 +114,7 @@ def weights_to_robomimic(nets: Any) -> dict[str, Any]:
     for name, whole in nets.state_dict().items():
         for member, value in _members(name, whole, nets):
             theirs = _rename(member, RULES, to_robomimic=True)
-            parent, _, leaf = name.rpartition(".")
+            parent = name.rpartition(".")[0]
             if parent.endswith(".core.linear"):
                 core = nets.get_submodule(parent.removesuffix(".linear"))
                 theirs = theirs.replace(".nets.{i}.", f".nets.{_index_of_linear(core)}.")
