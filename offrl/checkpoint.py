@@ -38,6 +38,22 @@ _warn_once = cache(log.warning)
 
 REQUIRED = {"model": Mapping, "config": str, "algo_name": str, "shape_metadata": Mapping}
 
+RENAMING = ("bc", "gl", "hbc", "iris")  # algorithms whose updates had other names than the log
+RENAMED = {  # some are logged twice
+    "recons_loss": "recons_loss Reconstruction_Loss",
+    "kl_loss": "kl_loss KL_Loss",
+    "nll": "Log_Likelihood",
+    "l2": "L2_Loss",
+    "l1": "L1_Loss",
+    "cos": "Cosine_Loss",
+    "reconstruction": "Reconstruction_Loss",
+    "kl": "KL_Loss",
+    "variance": "Encoder_Variance",
+    "temperature": "Gumbel_Temperature",
+    "policy_grad_norm": "Policy_Grad_Norms",
+    "grad_norm": "Grad_Norms",
+}
+
 
 def describe_policy(
     algo: Any,
@@ -142,6 +158,8 @@ def brought_up_to_date(content: dict[str, Any]) -> dict[str, Any]:
         # Trainings were saved between two epochs only.
         progress |= {"last_step": progress["step"], "due": [], "pending": None, "seconds": {}}
         content.setdefault("averages", {"counts": {}})
+    if content.get("algo_name") in RENAMING and (content.get("averages") or {}).get("counts"):
+        _rename(content["averages"])
     if isinstance(acting, dict) and "begins" in acting:
         explorers = acting.get("broker", {}).get("explorers", {}).values()
         for state in [acting, *(explorer["state"] for explorer in explorers)]:
@@ -149,6 +167,21 @@ def brought_up_to_date(content: dict[str, Any]) -> dict[str, Any]:
             state.setdefault("succeeded", torch.full(state["begins"].shape, -1))
             state["statistics"].setdefault("seen", [])
     return content
+
+
+def _rename(averages: dict[str, Any]) -> None:
+    """Give the sums of half an epoch the names, and one the sign, that they have in logs."""
+    were, averages["counts"] = averages["counts"], {}
+    columns, signs = [], []
+    for column, (name, count) in enumerate(were.items()):
+        part, dot, own = name.rpartition(".")
+        for new in RENAMED.get(own, own).split():
+            if f"{part}{dot}{new}" == name or f"{part}{dot}{new}" not in were:
+                averages["counts"][f"{part}{dot}{new}"] = count
+                columns.append(column)
+                signs.append(-1 if own == "nll" else 1)
+    for sums in ("total", "rows"):
+        averages[sums] = averages[sums][..., columns] * torch.tensor(signs)
 
 
 def _check_parts(content: Mapping[str, Any], where: object, how: str = "ckpt_dict") -> None:

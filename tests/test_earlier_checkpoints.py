@@ -13,7 +13,7 @@ import torch
 from conftest import ROOT
 
 from offrl import Trainer, policy_from_checkpoint
-from offrl.checkpoint import read_checkpoint
+from offrl.checkpoint import brought_up_to_date, read_checkpoint
 from offrl.registry import ALGOS
 from offrl.training import RunFolder
 
@@ -74,3 +74,20 @@ def test_a_run_goes_on_as_it_would_have(name, tmp_path):
     for key, norm in norms.items():
         assert float(weights[key].double().norm()) == pytest.approx(norm, rel=1e-5), key
     assert torch.isfinite(torch.stack([w.float().sum() for w in weights.values()])).all()
+
+
+def test_half_an_epoch_is_logged_by_the_names_of_today():
+    counts = {"loss": 2, "planner.kl_loss": 2, "actor.nll": 2, "actor.policy_grad_norm": 1}
+    averages = {"counts": counts, "total": torch.arange(4.0), "rows": torch.ones(1, 4)}
+    content = {"algo_name": "hbc", "provenance": {}, "averages": averages}
+    for _ in range(2):
+        averages = brought_up_to_date(content)["averages"]
+        assert averages["counts"] == {
+            "loss": 2,
+            "planner.kl_loss": 2,
+            "planner.KL_Loss": 2,
+            "actor.Log_Likelihood": 2,
+            "actor.Policy_Grad_Norms": 1,
+        }
+        assert averages["total"].tolist() == [0, 1, 1, -2, 3]
+        assert averages["rows"].tolist() == [[1, 1, 1, -1, 1]]
