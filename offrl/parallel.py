@@ -22,7 +22,7 @@ PATIENCE = datetime.timedelta(days=1)
 
 
 def rank() -> int:
-    """Give the number of this process, from 0 on."""
+    """Return the number of this process, from 0 on."""
     return torch.distributed.get_rank() if num_ranks() > 1 else 0
 
 
@@ -55,7 +55,7 @@ def joined() -> Iterator[None]:
 
 
 def gpu() -> "torch.device":
-    """Give the GPU of this process. Raises ``ValueError`` if there are fewer than processes."""
+    """Return the GPU of this process. Raises ``ValueError`` if there are too few."""
     if num_ranks() > 1:
         number, num_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if number >= num_gpus:
@@ -114,7 +114,7 @@ def take_over(tensors: Iterable[Tensor]) -> None:
 
 
 def largest(*numbers: float) -> list[float]:
-    """Give the maximum of each number over the processes."""
+    """Return the maximum of each number over the processes."""
     if num_ranks() == 1:
         return list(numbers)
     values = torch.tensor(numbers, dtype=torch.float64)

@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
     obs: Obs  #: Raw observations ``{key: [B, T, ...]}`` with ``T = frame_stack``.
     goal: Obs | None = None  #: Raw goals ``{key: [B, ...]}``.
-    state: Any = None  #: What the policy returned for the step before, ``None`` at first.
+    state: Any = None  #: The policy's state after the last step, ``None`` at first.
     generators: Generators = None  #: A source of randomness per row.
     num_steps: int = 0  #: Training steps so far, on which exploration may depend.
 

@@ -149,8 +149,8 @@ class BC(PolicyAlgo):
         return super().process_batch_for_training(window)
 
     def _steps(self) -> tuple[slice, slice, slice, int]:
-        """Give the steps of a window that are seen, those that are targets, the outputs for these,
-        and the output that is the present action.
+        """Return the steps of a window that are seen, those that are targets, the outputs for
+        these, and the output of the present action.
 
         These are all steps, but for a Transformer, which is trained on its last step or on every
         one of its context, to act now or (``pred_future_acs``) for the whole context to come.

@@ -116,8 +116,8 @@ class BCQ(TDLearner, PolicyAlgo):
         return self.nets[actor](obs, actions) if "actor" in self.nets else actions
 
     def best_action(self, obs: Any, generators: Generators = None) -> tuple[Tensor, Tensor]:
-        """Give the first critic's value ``[B, 1]`` of the best proposal, and that ``[B, A]``, for
-        observations as networks see them."""
+        """Return the best proposal ``[B, A]`` by the first critic, after its value ``[B, 1]``, for
+        prepared observations."""
         num = self.algo_config.critic.num_action_samples_rollout
         proposals = self.propose(obs, num, "actor", generators)
         value, best = self.nets["critic"].first(obs, proposals).max(1, keepdim=True)
@@ -175,7 +175,7 @@ class BCQ(TDLearner, PolicyAlgo):
         return self.best_action(obs, seen.generators)[1], seen.state
 
     def get_state_value(self, obs_dict: Any, goal_dict: Any = None) -> Tensor:
-        """Give the value of the best proposal, ``[B, 1]``."""
+        """Return the value of the best proposal, ``[B, 1]``."""
         return self.best_action(self.prepare_states(obs_dict, goal_dict))[0]
 
 

@@ -114,7 +114,7 @@ class Residual(SAC):
         return prepared
 
     def _base_actions(self, base: PolicyAlgo, obs: Obs) -> Tensor:
-        """Give the base's likeliest action, in the units of this policy."""
+        """Return the base's likeliest action, in the units of this policy."""
         with torch.no_grad():
             frames = base.global_config.train.frame_stack
             pi, state = base.action_distribution(map_leaves(lambda x: x[:, -frames:], obs))

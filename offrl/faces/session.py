@@ -188,7 +188,7 @@ def _section(cfgs: Configs | None, *names: str) -> dict[str, Any]:
 
 
 def of_device(device: torch.device | str | None) -> dict[str, Any]:
-    """Give the key of a config that chooses a device; none for ``None``."""
+    """Return the key of a config that chooses a device; none for ``None``."""
     if device is None:
         return {}
     kind = str(device).partition(":")[0]

@@ -122,7 +122,7 @@ def _conv_block(size_in: int, size_out: int, kernel_size: int, n_groups: int) ->
 
 
 def _named(**layers: nn.Module) -> nn.Sequential:
-    """Give layers the names that robomimic's weights have."""
+    """Name layers as in robomimic's weights."""
     return nn.Sequential(OrderedDict(layers))
 
 

@@ -330,7 +330,7 @@ if torch.cuda.is_available():
 
 
 def _each(section: Section, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the overrides of a section ``observation`` for each of an algorithm's parts."""
+    """Return the overrides of a section ``observation`` for each part of an algorithm."""
     if isinstance(section, ObservationConfig):
         return overrides
     return {key: _each(section[key], overrides) for key in section.keys()}

@@ -20,7 +20,7 @@ class ActionValues(TDLearner, PolicyAlgo):
         return self.nets["critic"].values(obs).amin(0)
 
     def best_guess(self, obs: Any, goal: Any = None) -> Tensor:
-        """Give the policy's action, one-hot ``[B, 1, A]``."""
+        """Return the policy's action, one-hot ``[B, 1, A]``."""
         return highest(masked(self.scores(with_goal(obs, goal)), obs))[:, None]
 
     def act(self, seen: Seen) -> tuple[Tensor, Any]:

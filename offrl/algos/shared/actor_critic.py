@@ -73,11 +73,11 @@ class ActorCritic(TDLearner, PolicyAlgo):
         return self.policy(self.prepare(obs, goal), state)
 
     def policy(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
-        """Give the distribution of actions, for prepared observations, and the state."""
+        """Return the distribution of actions for prepared observations, and the state."""
         return self.nets["actor"](obs, None, state)
 
     def best_guess(self, obs: Any, goal: Any = None) -> Tensor:
-        """Give the actor's most likely action ``[B, 1, A]``, for prepared observations."""
+        """Return the actor's likeliest action ``[B, 1, A]`` for prepared observations."""
         return self.policy(with_goal(obs, goal))[0].mode()
 
     # -- starting from a cloned policy -----------------------------------------------------------
@@ -89,7 +89,7 @@ class ActorCritic(TDLearner, PolicyAlgo):
         return {"algo": {"actor": {"layer_dims": stored.algo["actor_layer_dims"]}}}
 
     def start_from(self, content: Mapping[str, Any]) -> None:
-        """Take over the same algorithm's weights, or a cloned policy's for the actor alone."""
+        """Load the same algorithm's weights, or a cloned policy's into the actor only."""
         if content["algo_name"] != CLONING:
             return super().start_from(content)
         cloned = content["model"]["nets"]

@@ -155,11 +155,11 @@ class Algo(Modes):
         raise NotImplementedError(type(self).__name__)
 
     def _optimized(self, name: str) -> "Iterable[torch.nn.Parameter]":
-        """Give what the optimizer of a network moves."""
+        """Return the parameters that the optimizer of a network updates."""
         return self.nets[name].parameters()
 
     def _optim_params(self) -> dict[str, OptimConfig]:
-        """Give the config of each network's optimizer."""
+        """Return the config of each network's optimizer."""
         return dict(self.algo_config.optim_params)
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:

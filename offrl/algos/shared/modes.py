@@ -53,7 +53,7 @@ class Modes:
 
     @contextmanager
     def trained_weights(self) -> Iterator[None]:
-        """Give a context in which the networks have the trained weights, and not the averages."""
+        """Let the networks have the trained weights, not the averages, in a ``with`` block."""
         shown = self._average.shown
         self._average.show(False)
         try:
@@ -63,7 +63,7 @@ class Modes:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Give a context in which no layer is in training mode; the weights stay as they are."""
+        """Keep all layers out of training mode in a ``with`` block, with unchanged weights."""
         if not self.nets.training:
             yield
             return

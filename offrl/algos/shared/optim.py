@@ -128,7 +128,7 @@ def _factor(rate: LearningRateConfig, config: Config) -> Callable[[int], float] 
 
 
 def _horizon(rate: LearningRateConfig, config: Config) -> int:
-    """Give the length of the training in the unit that the schedule counts."""
+    """Return the length of the training in the unit of the schedule."""
     if not rate.step_every_batch:
         return config.train.num_epochs
     if config.train.num_steps is not None:

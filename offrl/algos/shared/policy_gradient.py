@@ -16,13 +16,13 @@ from offrl.tree import map_leaves
 
 
 def one_optimizer(rate: float, kind: Any = "adam") -> dict[str, OptimConfig]:
-    """Give the optimizer of policy and value together, with the epsilon that is usual for them."""
+    """Return the config of the optimizer of policy and value, with the usual epsilon."""
     learning_rate = LearningRateConfig(initial=rate)
     return {"policy": OptimConfig(optimizer_type=kind, epsilon=1e-5, learning_rate=learning_rate)}
 
 
 def collecting(num_steps: int, **train: Any) -> dict[str, Any]:
-    """Give defaults of other sections: rounds of ``num_steps`` steps in one environment."""
+    """Return defaults of other sections: rounds of ``num_steps`` steps in one environment."""
     return while_acting({"num_envs": 1, "collect_steps": num_steps}, max_grad_norm=0.5, **train)
 
 
@@ -127,7 +127,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         return [EndToEnd.of(own)] if is_one else own
 
     def deserialize(self, state: Mapping[str, Any], load_optimizers: bool = True) -> None:
-        """Take over what ``serialize`` returned, also when parameters did not lie end to end."""
+        """Load what ``serialize`` returned, also when parameters did not share one array."""
         from offrl.kernels.optim import joined
 
         if "policy" in state.get("optimizers", {}) and not self.algo_config.memory.enabled:

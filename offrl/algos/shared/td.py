@@ -260,7 +260,7 @@ class TDLearner(ValueAlgo):
 
 
 def spread(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give the largest, the smallest, the mean and the standard deviation of each, for the log."""
+    """Compute maximum, minimum, mean and standard deviation of each value, for the log."""
     rows = torch.stack([value.detach().flatten() for value in values.values()])
     std, mean = torch.std_mean(rows, dim=1)
     logs = {"max": rows.amax(1), "min": rows.amin(1), "mean": mean, "std": std}

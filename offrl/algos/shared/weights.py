@@ -74,7 +74,7 @@ class Average:
     def deserialize(
         self, state: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Take over what ``serialize`` gave; without it, begin with the weights as they are.
+        """Load what ``serialize`` returned; without it, begin with the present weights.
 
         weights: the trained weights, if the networks hold the averages already. The averages are
             shown from here on, and the weights are kept apart until they are asked for.
