@@ -98,7 +98,7 @@ class Residual(SAC):
                 f"{name} cannot be a base policy: that sees no goals, and predicts one action, a "
                 "real-valued one"
             )
-        frames = config.train.frame_stack
+        frames = base.num_frames
         if base.ac_dim != self.ac_dim or frames > self.num_frames:
             raise ValueError(
                 f"the base policy, {name}, has actions of {base.ac_dim} numbers and a frame_stack "
@@ -116,8 +116,8 @@ class Residual(SAC):
     def _base_actions(self, base: PolicyAlgo, obs: Obs) -> Tensor:
         """Return the base's likeliest action, in the units of this policy."""
         with torch.no_grad():
-            frames = base.global_config.train.frame_stack
-            pi, state = base.action_distribution(map_leaves(lambda x: x[:, -frames:], obs))
+            seen = map_leaves(lambda x: x[:, -base.num_frames :], obs)
+            pi, state = base.action_distribution(seen)
             if state is not None:
                 raise ValueError(
                     f"residual: {base.global_config.algo_name} remembers earlier steps; the base "

@@ -234,9 +234,8 @@ class Algo(Modes):
             for name, optimizer in self.optimizers.items()
             for i, group in enumerate(optimizer.param_groups)
         }
-        names = {"loss": "Loss"}  # robomimic's
         numbers = {key: x for key, x in info.items() if torch.as_tensor(x).numel() == 1}
-        return logs | {names.get(key, key): float(x) for key, x in numbers.items()}
+        return logs | {"Loss" if key == "loss" else key: float(x) for key, x in numbers.items()}
 
     def on_epoch_end(self, epoch: int) -> None:
         """Update the learning rates whose schedules count epochs."""
