@@ -23,8 +23,7 @@ FPS = 20  # default for data without a frequency
 
 
 class Divergence(NamedTuple):
-    """The differences between a demonstration and the replay of its actions at each step; see
-    ``ActionReplay``."""
+    """The differences of a replay of actions from its demonstration; see ``ActionReplay``."""
 
     of_steps: list[float]
     success: bool | None

@@ -70,8 +70,7 @@ class Run:
         self.num_damaged = num_damaged + len(records) - len(self.records)
 
     def check_config(self, *keys: str) -> None:
-        """Raise ``ValueError`` if the config lacks one of the keys (dotted paths), or a value has a
-        wrong type."""
+        """Raise ``ValueError`` if the config lacks a key (dotted path) or one has a wrong type."""
         known = leaves(self.config)
         lacking = [key for key in keys if key not in known]
         odd = [k for k, kind in CONFIG.items() if k in known and not isinstance(known[k], kind)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.config.schema import SaveConfig
-from offrl.outputs import whole_file, writable_folder
+from offrl.outputs import whole_file, writable_folder, write_text
 from offrl.processes import Interrupted
 from offrl.training.loop import Loop, Record, Training
 from offrl.training.run import git
@@ -192,8 +192,7 @@ class TaggedFiles:
             with whole_file(remembered.with_name(f"given-{config_file.name}")) as file:
                 file.write_bytes(config_file.read_bytes())
         content = {"folder": str(names.folder), "commit": names.sha}
-        with whole_file(remembered) as file:
-            file.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        write_text(remembered, json.dumps(content) + "\n")
         return names
 
 

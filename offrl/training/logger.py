@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from offrl.lazy import needed
-from offrl.outputs import explained_errors, whole_file
+from offrl.outputs import explained_errors, write_text
 from offrl.reports.records import Record, read_records
 from offrl.training.loop import Loop
 
@@ -143,6 +143,5 @@ class _TextLog(logging.FileHandler):
 
 def _rewrite(path: Path, lines: Iterable[str]) -> TextIO:
     """Write the lines into a new file, and open it for appending."""
-    with whole_file(path) as partial:
-        partial.write_text("".join(lines), encoding="utf-8")
+    write_text(path, "".join(lines))
     return open(path, "a", encoding="utf-8")

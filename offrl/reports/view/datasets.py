@@ -163,8 +163,7 @@ class EpisodeWriter:
 
 
 def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Choose the arrays to plot, ``[T, D]`` each, and name the others. Next observations are left
-    out."""
+    """Choose the arrays to plot, ``[T, D]`` each, and name others, without next observations."""
     series, left_out = {}, []
     for key, value in demo.items():
         if not isinstance(value, np.ndarray) or key.startswith("next_obs/"):
