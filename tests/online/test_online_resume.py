@@ -1,4 +1,4 @@
-"""Online trainings that were killed end with the bits of those that were not."""
+"""Online trainings that were killed or stopped end with the bits of those that were not."""
 
 import json
 import os
@@ -91,30 +91,28 @@ def config_of(case, folder):
     return path
 
 
-def train(*arguments, killed_in=None):
-    """``offrl train`` in a process of its own, which may be killed in a round, between acting and
-    learning; the signal that ended it."""
+def train(*arguments, number=None, step=None):
+    """``offrl train`` in a process of its own, which may get a signal in a round, between acting
+    and learning; its exit status."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            if killed_in is not None:
-                _kill_in(killed_in)
+            if number is not None:
+                _signal_in(step, number)
             status = main(["train", *map(str, arguments)])
         finally:
             os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _kill_in(step):
+def _signal_in(step, number):
     original = Trainer._run_collect
 
     def collect(trainer):
         record = original(trainer)
         if trainer.step >= step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return record
 
     Trainer._run_collect = collect
@@ -122,13 +120,13 @@ def _kill_in(step):
 
 def assert_kills_change_nothing(config, folder):
     runs = folder / "runs"
-    train("--config", config, "--name", "whole")
+    assert train("--config", config, "--name", "whole") == 0
     (whole,) = (runs / "whole").glob("2*")
-    killed = train("--config", config, "--name", "killed", killed_in=1.6 * EPOCH)
+    killed = train("--config", config, "--name", "killed", number=signal.SIGKILL, step=1.6 * EPOCH)
     (run,) = (runs / "killed").glob("2*")
-    again = train("--resume", run, killed_in=3.6 * EPOCH)
-    assert killed == again == signal.SIGKILL
-    assert train("--resume", run) is None
+    stopped = train("--resume", run, number=signal.SIGTERM, step=3.6 * EPOCH)
+    assert killed == -signal.SIGKILL and stopped == 128 + signal.SIGTERM
+    assert train("--resume", run) == 0
     assert_same_run(run, whole)
 
 
