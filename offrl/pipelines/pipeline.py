@@ -50,7 +50,7 @@ class Pipeline(Loop):
         config_file: Path | None = None,
     ):
         super().__init__(run)
-        self.config, self._config_file = config, config_file
+        self.config, self.config_file = config, config_file
         self.environments = {config.env_para.env_name: {}}
         note_provenance(config, None, run)
         if run is not None:
@@ -116,8 +116,8 @@ class Pipeline(Loop):
         super().close()
 
     def _write_first(self, run: RunFolder) -> None:
-        if self._config_file is not None:
-            shutil.copy(self._config_file, run.path)
+        if self.config_file is not None:
+            shutil.copy(self.config_file, run.path)
 
     # -- training ---------------------------------------------------------------------------------
 

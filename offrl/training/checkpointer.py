@@ -152,7 +152,7 @@ class TaggedFiles:
     checkpointer. The run folder stores place and commit, so that they stay the same when a run is
     resumed elsewhere.
 
-    config_file: The given config file; ``None``: none, or that of an earlier process.
+    config_file: The given config file; ``None``: the one in the run folder, if any.
     """
 
     def __init__(self, trainer: Training, config_file: Path | None = None):
@@ -189,8 +189,8 @@ class TaggedFiles:
             log.warning(f"files here differ from those of {names.sha}, which names of files say")
         log.info(f"checkpoints go to {names.folder} as well, with {names.sha} in their names")
         if config_file is not None:
-            with whole_file(remembered.with_name(f"given-{config_file.name}")) as file:
-                file.write_bytes(config_file.read_bytes())
+            own = remembered.with_name(f"given-{config_file.name}")
+            put_beside(config_file, own, is_linked=False)
         content = {"folder": str(names.folder), "commit": names.sha}
         write_text(remembered, json.dumps(content) + "\n")
         return names

@@ -98,9 +98,10 @@ def train(
         trainer = OnlineTraining(config, run) if config.train.num_steps else Trainer(config, run)
         os.chdir(here)  # an environment may have changed it
         trainer.interrupts = interrupts or trainer.interrupts
+        trainer.config_file = config_file
         if parallel.rank():
             _follow(trainer)
-        return parallel.by_first(_lead, trainer, config_file)
+        return parallel.by_first(_lead, trainer)
 
 
 def _follow(trainer: Training) -> None:
@@ -115,7 +116,7 @@ def _follow(trainer: Training) -> None:
         raise
 
 
-def _lead(trainer: Training, config_file: Path | None) -> Result:
+def _lead(trainer: Training) -> Result:
     """Train, evaluate, and write all results."""
     test, drawn = None, time.monotonic()
     checkpointer = Checkpointer(trainer)
@@ -123,7 +124,7 @@ def _lead(trainer: Training, config_file: Path | None) -> Result:
         run = trainer.run
         records = checkpointer(logger(_measured(trainer, evaluator)))
         if trainer.config.train.model_dest:
-            records = TaggedFiles(trainer, config_file)(records)
+            records = TaggedFiles(trainer)(records)
         tests = logger(_tests(trainer, evaluator, checkpointer))
         for record in Progress(trainer)(chain(records, tests)):
             if record["type"] == "test":

@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ class Loop(Recording, ABC):
     WORK_RECORDS: ClassVar[Sequence[str]]  #: The types of records about the work.
 
     config: Any
+    config_file: Path | None = None  #: The given config file; a new run folder gets a copy.
     environments: Mapping[str, dict[str, Any]]  # ``env_args`` for evaluation, by names in logs
 
     def __init__(self, run: RunFolder | None = None):
@@ -254,6 +256,8 @@ class Training(Loop):
                     f"{self.config.algo_name}: what serialize() gives cannot be in a checkpoint: "
                     f"{reason}; give tensors, numbers, strings, lists and dicts"
                 ) from None
+        if self.config_file is not None and self.config.train.model_dest:  # see ``TaggedFiles``
+            shutil.copyfile(self.config_file, run.path / f"given-{self.config_file.name}")
 
     def save(self, path: Path | None = None, scores: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint; without a ``path``, ``last.pth`` to resume from."""

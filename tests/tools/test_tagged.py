@@ -14,6 +14,7 @@ from conftest import ROOT
 
 from offrl import policy_from_checkpoint
 from offrl.checkpoint import read_checkpoint
+from offrl.training import RunFolder, launch
 
 CONFIG = """\
 # as given, with a comment\r
@@ -120,6 +121,23 @@ def test_a_killed_training_goes_on_from_elsewhere_with_the_same_files(folder, tm
     assert stems(models) == sorted(
         [*(f"agent-{step:09d}" for step in range(200, last + 1, 200)), "agent-final", NAMES[-1]]
     )
+
+
+def test_a_kill_before_the_first_step_keeps_the_given_file(small_config, tmp_path, monkeypatch):
+    def kill(trainer):
+        assert trainer.run  # which appears
+        raise KeyboardInterrupt
+
+    (tmp_path / "mine.json").write_text("{}")
+    config = small_config({"train": {"model_dest": str(tmp_path / "models")}})
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(launch, "Logger", kill)
+        launch.train(config, config_file=tmp_path / "mine.json")
+    (run,) = tmp_path.glob("runs/test/2*")
+    opened, config = RunFolder.open(run)
+    launch.train(config, opened)
+    (kept,) = tmp_path.glob("models/mine-*.json")
+    assert kept.read_text() == "{}"
 
 
 @pytest.mark.slow
