@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG),
     *(errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG),
 )
 

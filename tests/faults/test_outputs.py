@@ -3,6 +3,7 @@ the way: said before the work or in one sentence after it, nothing lost, nothing
 
 import json
 import os
+import resource
 import subprocess
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 from toy_env import toy_args
 
 from offrl import Trainer
@@ -326,6 +328,18 @@ def test_a_run_folder_that_cannot_be_made_leaves_nothing(where, request, small_c
         RunFolder.create(config)
     left = [path for path in folder.rglob("*") if path not in before]
     assert left in ([], [folder / "a"]) and not any((folder / "a").glob("*"))
+
+
+@pytest.mark.parametrize("limit", [1000, 20_000])
+def test_a_limit_on_the_size_of_files_is_one_sentence(limit, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="a.pth: cannot be written .File too large"):
+            write_checkpoint(tmp_path / "a.pth", {"weights": torch.zeros(5000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [*tmp_path.iterdir()]
 
 
 def opened(run):
