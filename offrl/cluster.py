@@ -185,7 +185,7 @@ def _read_tokens_anew() -> None:
 def _own_signals() -> Iterator[None]:
     """Restore signal handlers that Ray replaces at its start. Processes that it starts do not end
     by signals that a terminal or a scheduler sends to all processes."""
-    handler = signal.getsignal(signal.SIGTERM)  # which Ray replaces
+    handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it
     # Ray ends its processes by SIGTERM.
     others = {*FOR_THE_PARENT} - {signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, others)

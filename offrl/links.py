@@ -4,7 +4,7 @@ in the folder of the data are read; others only if the user allows it."""
 import os
 from pathlib import Path
 
-FOLLOWED = "OFFRL_FOLLOW_LINKS"  # in the environment, which the processes of a command inherit
+FOLLOWED = "OFFRL_FOLLOW_LINKS"  # environment variable, inherited by a command's processes
 
 
 def inside(path: str | Path, *folders: str | Path, place: str) -> Path:

@@ -30,8 +30,8 @@ class AWACConfig(TDConfig):
 class AWAC(ActorCritic):
     algo_config: AWACConfig
 
-    NEXT_ACTOR = "actor"  # whose actions targets are of
-    num_policy_actions = 1  # of a state, which the one in the data is compared with
+    NEXT_ACTOR = "actor"  # the network that chooses actions in targets
+    num_policy_actions = 1  # per state, compared with the one in the data
 
     def _create_networks(self) -> None:
         self.add_critics()

@@ -25,7 +25,7 @@ from offrl.config.networks import GaussianConfig, GMMConfig, RNNConfig, Transfor
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
-LOG_NAMES = {  # of the terms of losses; robomimic's
+LOG_NAMES = {  # robomimic's names of loss terms
     "l2": "L2_Loss",
     "l1": "L1_Loss",
     "cos": "Cosine_Loss",

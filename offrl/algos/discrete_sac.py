@@ -15,7 +15,7 @@ from offrl.config.networks import LayersConfig
 from offrl.lazy import Tensor, torch
 from offrl.specs import ObsSpec
 
-SHARE = 0.98  # of the largest entropy: the target
+SHARE = 0.98  # target entropy, as a share of the largest
 
 
 class DiscreteSACActorConfig(LayersConfig):

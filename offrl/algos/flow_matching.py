@@ -6,7 +6,7 @@ from offrl.algos.shared.denoising import DenoisingConfig, DenoisingPolicy
 from offrl.config import Count
 from offrl.lazy import Tensor, torch
 
-TIMES = 100  # in [0, 100), as the networks know times from diffusion
+TIMES = 100  # networks see times in [0, 100), as in diffusion
 
 
 class FlowMatchingConfig(DenoisingConfig):

@@ -197,7 +197,7 @@ class HBC(Composite, HierarchicalAlgo):
             due &= torch.tensor([generator is not None for generator in generators])
         if subgoal is None or due.any():
             drawing = None
-            if generators is not None:  # the others draw nothing, whoever shares their batch
+            if generators is not None:  # other rows draw nothing
                 drawing = [g if d else None for g, d in zip(generators, due, strict=True)]
             new = self._plan(planner.seen(obs, goal), drawing)
             subgoal = new if subgoal is None else _where(due, new, subgoal)

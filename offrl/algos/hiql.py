@@ -24,7 +24,7 @@ from offrl.lazy import Tensor, torch
 from offrl.specs import GOAL, LANGUAGE, ObsKey, ObsSpec
 from offrl.tree import map_leaves
 
-PHI = "representation"  # of a subgoal, which the actor sees as its goal
+PHI = "representation"  # key of a subgoal's representation, the actor's goal
 
 
 class PlannerConfig(LayersConfig):

@@ -74,4 +74,4 @@ class ReBRAC(TD3BC):
     def cloning(self, actions: Tensor, recorded: Tensor) -> Tensor:
         return self.algo_config.actor.bc_coef * (actions - recorded).square().sum(-1).mean()
 
-    update = TD3.update  # whose ``loss`` is that of the critics alone
+    update = TD3.update  # its ``loss`` is that of the critics only

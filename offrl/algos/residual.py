@@ -27,7 +27,7 @@ from offrl.config.algo import EnsembleConfig, while_acting
 from offrl.lazy import Tensor, torch
 from offrl.tree import map_leaves
 
-BASE = "base_actions"  # beside the observations that networks see
+BASE = "base_actions"  # key of the base's actions among the observations
 DESCRIBING = ("algo_name", "config", "shape_metadata")  # the base, in its checkpoint
 NOT_OF_A_BASE = ("optimizers", "lr_schedulers")
 

@@ -55,7 +55,7 @@ class Experiment:
         with self._naming_the_data():
             self._obs_shapes = processed_shapes(config.observation, self.dataset.obs_shapes)
         self.environments = self._evaluation_environments(langs)
-        self.env_args = next(iter(self.environments.values()), None)  # of the first
+        self.env_args = next(iter(self.environments.values()), None)  # the first environment's
         self.algo = self._make_algo(checkpoint)
         _check_actions(config, self.dataset)  # after errors of the algorithm
         kwargs = (self.env_args or {}).get("env_kwargs") or {}

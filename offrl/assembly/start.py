@@ -25,7 +25,7 @@ OWN = (
     "data output_dir model_dest num_epochs num_steps online seed cuda dataset_keys seq_length "
     "hdf5_load_next_obs hdf5_validation_filter_key"
 ).split()
-OF_EPISODES = ("n", "horizon", "terminate_on_success")  # of experiment.rollout
+OF_EPISODES = ("n", "horizon", "terminate_on_success")  # keys of experiment.rollout
 
 
 def complete(config: Configs | None, said: Mapping[str, Any] = {}) -> Config:

@@ -29,14 +29,14 @@ class AlgPara(Section):
     alg_name: str
     """Name of the algorithm."""
     alg_config: FreeMap = Map()
-    """What the algorithm is made with."""
+    """Arguments of the algorithm."""
 
 
 class EnvPara(Section):
     env_name: str
     """Name of the environment."""
     env_info: FreeMap = Map()
-    """What init_env is given."""
+    """Arguments of init_env."""
 
 
 class AgentPara(Section):
@@ -67,7 +67,7 @@ class AgentPara(Section):
 
 class ModelPara(Section):
     actor: FreeMap
-    """What the model is made with, and its model_name."""
+    """Arguments of the model, and its model_name."""
 
     @field_validator("actor")
     @classmethod

@@ -20,7 +20,7 @@ from offrl.specs import LANGUAGE, modalities
 
 log = logging.getLogger(__name__)
 
-Embeddings = Mapping[str, np.ndarray]  # of sentences
+Embeddings = Mapping[str, np.ndarray]  # by sentences
 Langs = Sequence[str | None]
 SAME_KEYS = (  # keys of train that are arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
@@ -57,7 +57,7 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     if not config.experiment.validate:
         return TrainingData(loader, None, instructions, langs)
     held_out = make_held_out_dataset(config, instructions, dataset)
-    num = parallel.num_ranks()  # which share each batch
+    num = parallel.num_ranks()  # processes that share each batch
     size = min(train.batch_size, max(num, len(held_out) // num * num))
     valid_loader = BatchLoader(place(held_out, device), size, *options)
     return TrainingData(loader, valid_loader, instructions, langs)

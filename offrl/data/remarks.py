@@ -82,7 +82,7 @@ class Vectors:
         range, on stray values, and on ``dones`` that are never 1."""
         key, parts = self._key, [_flat(part) for part in self.parts]
         if len({part.shape[1] for part in parts}) > 1 or not sum(map(len, parts)):
-            return []  # which is worse than odd
+            return []  # reported as an error elsewhere
         rows = np.concatenate(parts).astype(np.float64)
         if key in SWITCHES:
             is_odd = key != "timeouts" and not rows.any()

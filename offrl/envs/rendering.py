@@ -17,7 +17,7 @@ BACKENDS = ("egl", "osmesa")
 INSTALL_HINT = "apt-get install libegl1 libgl1 libosmesa6 (or the like), then offrl doctor"
 FPS = 20  # default for environments
 # Components of actions, and their keys. The camera looks at the robot: "away" is towards it.
-PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # of keys, for less and for more of a component
+PAIRS = ("ws", "ad", "fr", "zx", "tg", "cv")  # two keys per component: less and more
 MOVES = {pair[i]: (part, 2 * i - 1) for part, pair in enumerate(PAIRS) for i in (0, 1)}
 HELP = (
     "w s a d  away, near, left, right   r f  up, down",
@@ -26,7 +26,7 @@ HELP = (
 )
 WINDOW, PIXELS = "offrl teleoperate", 512
 GRIPPER, BACKSPACE, ESCAPE = " ", "\b", "\x1b"
-STRENGTH = 0.5  # of the motion that a key stands for
+STRENGTH = 0.5  # size of the motion by a key
 HELD = 0.12  # seconds that a key press moves the arm; the keyboard repeats a held key faster
 
 _PROBE = """

@@ -26,8 +26,8 @@ class ByHand:
         # Actions, reward and next observation of a step that is not stored yet.
         self._pending: tuple[np.ndarray, float, Observations] | None = None
         self._is_terminated = False  # whether the last episode ended by itself
-        self._has_warned = False  # of steps that are lost
-        self._memory: Any = None  # of the policy, when it chose the last action
+        self._has_warned = False  # warned of lost steps
+        self._memory: Any = None  # the policy's state before the last action
 
     def end(self, terminated: bool) -> None:
         """End the episode; the next observation begins another one."""

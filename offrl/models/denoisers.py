@@ -16,7 +16,7 @@ from offrl.models.encoder import Encoder
 from offrl.models.transformer import DecoderLayer, initialize
 from offrl.specs import ObsSpec
 
-FINAL_GROUPS = 8  # of the last normalisation, in robomimic and its origin, whatever n_groups is
+FINAL_GROUPS = 8  # of the last normalisation, as in robomimic, for any n_groups
 
 
 class Denoiser(nn.Module):

@@ -11,7 +11,7 @@ from offrl.outputs import whole_file
 from offrl.reports.results import FINISHED, SUCCESS, Outcome
 from offrl.reports.scores import Interval, Scores
 
-COLUMNS = 3  # of panels
+COLUMNS = 3  # panels in a row
 PANEL = (4.2, 3.6)  # inches
 NAME = 36  # characters of a line of an algorithm's name
 

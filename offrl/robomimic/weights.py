@@ -47,7 +47,7 @@ DENOISER_RULES = (  # denoisers have their encoder elsewhere
     ("{top}.noise_pred_net.{rest}", "{top}.net.{rest}"),
     ("{top}.obs_encoder.{rest}", "{top}.nets.encoder.{rest}"),
 )
-PLANNER = "goal_network."  # as a VAE, without ``_vae`` in its names
+PLANNER = "goal_network."  # offrl has no ``_vae`` in the names of one that is a VAE
 MEMBER = r"(?P<top>\w+)\.(?P<i>\d+)\.(?P<rest>.+)"  # of an ensemble, a list in robomimic
 # Second names of weights, and attention masks, which are constants.
 ALIASES = re.compile(

@@ -175,7 +175,7 @@ def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
     # A user's own algorithm may be there.
     allow_names(content, os.getcwd(), str(path.resolve().parent))
     if "alg_para" in content:
-        content = online_content(content)  # of a file with one of offrl's algorithms
+        content = online_content(content)  # for a pipeline's file with one of offrl's algorithms
         if "alg_para" in content:
             return pipeline_config(content), path
     if _sets(content, "experiment", "ckpt_path") and _sets(content, "train", "num_steps"):

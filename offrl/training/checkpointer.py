@@ -44,7 +44,7 @@ class Checkpointer:
         restored = trainer.restored
         self.best |= {key: value for key, value in restored.items() if key in self.best}
         self._improved = set(restored.get("improved", []))  # best in this epoch, not saved
-        self._last_saved = time.monotonic()  # in models/
+        self._last_saved = time.monotonic()  # time of the last file in models/
         self._last_written = -math.inf  # last.pth
         self._cost = 0.0
 

@@ -155,7 +155,7 @@ class Training(Loop):
 
     def __init__(self, config: Any, run: RunFolder | None = None):
         super().__init__(run)
-        self._last_step = 0  # of this epoch
+        self._last_step = 0  # the last step of this epoch
         self._seconds: dict[str, float] = {}
         self._is_torn = False  # true while an update is half done
         path, checkpoint = None, None

@@ -11,7 +11,7 @@ from offrl.lazy import Tensor
 from offrl.specs import ObsSpec, with_goal
 
 MIN_STD = 0.007  # robomimic's, of the Gaussians of actors that learn by values
-CLONING = "bc"  # whose policies actors may start from
+CLONING = "bc"  # algorithm whose policies actors may start from
 
 
 class AdvantageConfig(Section):

@@ -39,7 +39,7 @@ class Composite(Algo):
         for name, part in self.parts.items():
             self.nets[name] = part.nets
             for group, keys in part.obs_spec.groups.items():
-                if (name, group) != ("actor", "goal"):  # which is given by the planner
+                if (name, group) != ("actor", "goal"):  # the planner provides the goal
                     groups[group] = dict(sorted((groups.get(group, {}) | keys).items()))
         self.obs_spec = ObsSpec(groups)
 

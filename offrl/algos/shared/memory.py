@@ -38,7 +38,7 @@ def made_within_memory(algo_name: str, device: torch.device | str, make: Callabl
             f"{algo_name}: its networks take {error}, and four times that in training, but "
             f"{in_bytes(free)} of memory are free; {REMEDY}"
         ) from None
-    except Exception:  # of tensors without content; what comes after the networks takes little
+    except Exception:  # tensors have no content; the networks, which are large, come first
         log.debug("%s: counted in part", algo_name, exc_info=True)
     return make()
 

@@ -71,8 +71,8 @@ class GAEConfig(PolicyGradientConfig):
     """The section of algorithms that estimate each advantage once, by GAE."""
 
     gae_lambda: Share = 0.95
-    """How much an advantage counts rewards (1) instead of the value of the next state (0). Values
-    between are a compromise of little variance and little bias (lambda)."""
+    """Weight in an advantage of rewards (1) against the value of the next state (0). Values between
+    are a compromise of little variance and little bias (lambda)."""
     normalize_advantage: bool = True
     """Bring the advantages of a batch to mean 0 and standard deviation 1."""
 

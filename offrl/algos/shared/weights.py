@@ -108,7 +108,7 @@ def to_act(model: Mapping[str, Any]) -> dict[str, Any]:
     """Mark a serialized model so that an algorithm loads only what acting needs: averaged weights
     in place of the trained ones, and no optimizers. The rest is loaded if it learns or is
     serialized after all."""
-    if not {"nets", "normalization"} & model.keys():  # of parts, the whole has the networks
+    if not {"nets", "normalization"} & model.keys():  # a part's networks are in the whole
         model = {"nets": model}
     parts = {name: to_act(part) for name, part in model.get("parts", {}).items()}
     return {**model, "to_act": True, **({"parts": parts} if parts else {})}

@@ -94,12 +94,12 @@ class _Dataset:
     """A new data set, to which episodes are added."""
 
     def __init__(self, folder: Path, plan: Conversion, name: Path):
-        assert plan.fps is not None  # which ``encoder`` asked for
+        assert plan.fps is not None  # ``encoder`` has checked it
         self._folder, self._plan, self._name, self._fps = folder, plan, name, plan.fps
         self._data = _FileSet(folder, lerobot.DATA_PATH, DATA_MB)
         self._noted = _FileSet(folder, lerobot.EPISODES_PATH, DATA_MB)
         self._films: dict[str, _FileSet] = {}
-        self._columns: dict[str, np.ndarray] = {}  # of the first episode
+        self._columns: dict[str, np.ndarray] = {}  # the first episode's
         self._tasks: dict[str, int] = {}
         self._waiting: list[dict[str, Any]] = []  # metadata not written yet
         self._stats = Aggregate()

@@ -54,7 +54,7 @@ class MinariEpisodes(Episodes):
             words = "nor of LeRobot's (meta/info.json); name a file in it, or another folder"
             raise ValueError(f"{folder}: a folder, but not of a Minari dataset (data/), {words}")
         minari = _import()
-        self.sizes: Counter[str] = Counter()  # of episodes, unpacked
+        self.sizes: Counter[str] = Counter()  # unpacked sizes of episodes
         for path in files:
             with open_hdf5(path) as file, located(folder, path.name):
                 for place, array in arrays_below(file.id):

@@ -113,9 +113,9 @@ def stack(obs: Mapping[str, np.ndarray]) -> np.ndarray:
     return action(above(to_base, 0.08, radius=0.005), CLOSE)
 
 
-PLACE = np.array([0.18, 0.38, 0.87])  # of a can that is about to stand in its part of the bins
+PLACE = np.array([0.18, 0.38, 0.87])  # position of a can just above its part of the bins
 ROOM = np.array([0.05, 0.06])  # distance from there up to which a can is clear of the walls
-SIDES = {"left": 1.0, "right": -1.0}  # in y, which is to the left of the robot
+SIDES = {"left": 1.0, "right": -1.0}  # signs in y, which points to the robot's left
 # Offsets beside and above a can's middle where closed fingers avoid it, below its lid.
 BESIDE, RAISED = 0.08, 0.045
 
@@ -196,7 +196,7 @@ def square_nut(obs: Mapping[str, np.ndarray]) -> np.ndarray:
     return action(to_peg, CLOSE, turn)
 
 
-TILT = np.pi / 4  # of the hand, away from the door, which it would touch otherwise
+TILT = np.pi / 4  # angle of the hand, which would touch the door without it
 TURNED = 1.0  # radians of the handle at which the latch lets go of the frame
 # One finger goes behind the handle and above it, so that the hand can press and pull.
 COS, SIN = np.cos(TILT), np.sin(TILT)

@@ -64,7 +64,7 @@ class SeededEnvs:
         self.contract = Contract(name, numbers, *self.spaces()[:2], setup.obs_keys)
         self.row = 0  #: The environment that is stepped now, or was last.
         self._episode = [first - 1] * len(numbers)
-        self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # of the running episodes
+        self._actions: list[list[np.ndarray]] = [[] for _ in numbers]  # actions of running episodes
 
     def spaces(self) -> tuple[gymnasium.Space, gymnasium.Space, bool]:
         """Return the spaces of one environment, and whether it has a time limit."""

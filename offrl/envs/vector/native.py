@@ -122,8 +122,8 @@ class GymnasiumVector(VectorEnv):
         self.observation_space = self._contract.observation_space
         self.is_limited = getattr(env.spec, "max_episode_steps", None) is not None
         self._is_new = True
-        self._ended = np.zeros(env.num_envs, dtype=bool)  # in the last step
-        self._lengths = np.zeros(env.num_envs, dtype=np.int64)  # of the running episodes
+        self._ended = np.zeros(env.num_envs, dtype=bool)  # episodes that ended in the last step
+        self._lengths = np.zeros(env.num_envs, dtype=np.int64)  # lengths of running episodes
 
     def reset(self) -> Batch:
         obs, _ = self._call("reset", seed=self._seed if self._is_new else None)

@@ -164,7 +164,7 @@ class Scene:
         for struct, name, number in self._numbers:
             setattr(struct, name, number)
         self.sim.reset()
-        self.sim.forward()  # which initialises the solver
+        self.sim.forward()  # initialises the solver
         if self.sim._render_context_offscreen is not None:  # a new context is needed
             _focus(self.sim)
             self.sim.forward()
