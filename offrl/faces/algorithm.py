@@ -121,8 +121,8 @@ class Algorithm:
     def save(self, model_path: str | Path, model_index: int) -> Any:
         """Write a checkpoint into a folder, and return the names of its files."""
         path = Path(model_path) / f"actor_{model_index:06d}.pth"
-        with whole_file(path) as partial:
-            torch.save(_map_weights(as_tensors, self.get_weights()), partial)
+        with whole_file(path) as partial, open(partial, "wb") as file:
+            torch.save(_map_weights(as_tensors, self.get_weights()), file)
         return path.name
 
     def restore(self, model_name: str | Path | None = None, model_weights: Any = None) -> None:

@@ -7,6 +7,7 @@ import resource
 import subprocess
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -18,6 +19,7 @@ from offrl import Trainer
 from offrl.__main__ import main
 from offrl.checkpoint import write_checkpoint
 from offrl.envs.rendering import working_backend
+from offrl.online import Algorithm
 from offrl.reports.plot import write_learning_curve
 from offrl.training import Evaluator, RunFolder
 from offrl.video import write_video
@@ -328,6 +330,14 @@ def test_a_run_folder_that_cannot_be_made_leaves_nothing(where, request, small_c
         RunFolder.create(config)
     left = [path for path in folder.rglob("*") if path not in before]
     assert left in ([], [folder / "a"]) and not any((folder / "a").glob("*"))
+
+
+@needs_root
+def test_weights_of_a_pipeline_for_which_there_is_no_room_are_one_sentence(full):
+    weights = SimpleNamespace(get_weights=lambda: {"layer": np.zeros(5000)})
+    with pytest.raises(OSError, match="actor_000001.pth: disk full"):
+        Algorithm.save(weights, full, 1)
+    assert [path.name for path in full.iterdir()] == ["others"]
 
 
 @pytest.mark.parametrize("limit", [1000, 20_000])
