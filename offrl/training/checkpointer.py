@@ -158,6 +158,8 @@ class TaggedFiles:
     def __init__(self, trainer: Training, config_file: Path | None = None):
         self.trainer = trainer
         self.names = self._names(config_file)
+        for unfinished in self.names.folder.glob(f".*-{self.names.sha}.*.partial*"):
+            unfinished.unlink()  # files that a killed process left
         for given in trainer.run.path.glob("given-*"):
             own = given.with_name(given.name.removeprefix("given-"))
             put_beside(given, self.names.config(own), is_linked=False)

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from offrl import policy_from_checkpoint
 from offrl.checkpoint import read_checkpoint
-from offrl.training import RunFolder, launch
+from offrl.training import RunFolder, checkpointer, launch
 
 CONFIG = """\
 # as given, with a comment\r
@@ -123,7 +123,9 @@ def test_a_killed_training_goes_on_from_elsewhere_with_the_same_files(folder, tm
     )
 
 
-def test_a_kill_before_the_first_step_keeps_the_given_file(small_config, tmp_path, monkeypatch):
+def test_a_kill_before_the_first_step_keeps_the_given_file_alone(
+    small_config, tmp_path, monkeypatch
+):
     def kill(trainer):
         assert trainer.run  # which appears
         raise KeyboardInterrupt
@@ -134,10 +136,12 @@ def test_a_kill_before_the_first_step_keeps_the_given_file(small_config, tmp_pat
         patched.setattr(launch, "Logger", kill)
         launch.train(config, config_file=tmp_path / "mine.json")
     (run,) = tmp_path.glob("runs/test/2*")
+    names = checkpointer.TaggedNames(tmp_path / "models")
+    half = names.folder / f".agent-000000005-{names.sha}.7.partial.pth"
+    half.write_text("half")
     opened, config = RunFolder.open(run)
     launch.train(config, opened)
-    (kept,) = tmp_path.glob("models/mine-*.json")
-    assert kept.read_text() == "{}"
+    assert names.config(tmp_path / "mine.json").read_text() == "{}" and not half.exists()
 
 
 @pytest.mark.slow
