@@ -77,6 +77,8 @@ class DiffusionPolicyConfig(DenoisingConfig):
 
 @register_algo(DiffusionPolicyConfig)
 class DiffusionPolicy(DenoisingPolicy):
+    """A denoiser ``policy`` of chunks, by the schedulers of diffusers."""
+
     algo_config: DiffusionPolicyConfig
 
     def __init__(self, **kwargs: Any):

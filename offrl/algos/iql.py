@@ -37,6 +37,8 @@ class IQLConfig(InSampleConfig):
 
 @register_algo(IQLConfig)
 class IQL(ActorCritic):
+    """Critics ``Q(s, a)``, ``vf`` ``V(s)`` and an ``actor`` cloned with weights."""
+
     algo_config: IQLConfig
     LOGS_GRADIENTS = False
     TRAINS_TARGETS = True

@@ -38,6 +38,8 @@ class TD3Config(StagedTDConfig):
 
 @register_algo(TD3Config)
 class TD3(ActorCritic):
+    """Two critics, a deterministic ``actor``, and target networks of all."""
+
     algo_config: TD3Config
     LOGS_GRADIENTS = False
 

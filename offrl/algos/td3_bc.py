@@ -21,6 +21,8 @@ class TD3BCConfig(TD3Config):
 
 @register_algo(TD3BCConfig)
 class TD3BC(TD3):
+    """TD3 whose ``actor`` also clones the data's actions."""
+
     algo_config: TD3BCConfig
     LOGS_GRADIENTS = True
 

@@ -44,7 +44,8 @@ class Episodes(AbstractContextManager):
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file, if there is one."""
 
     @abstractmethod
     def demos(self) -> list[str]:
@@ -119,7 +120,8 @@ class Demos(Episodes):
         order of the number in ``demo_N``; the first ``limit`` of them."""
 
     @abstractmethod
-    def has(self, demo: str, key: str) -> bool: ...
+    def has(self, demo: str, key: str) -> bool:
+        """Say whether a demonstration has a key."""
 
     def all_have(self, demos: Sequence[str], key: str) -> bool:
         """Say whether the first demonstration has a key; ``ValueError`` if only others have it.
@@ -147,6 +149,7 @@ class Demos(Episodes):
         return self._dataset(demo, key).shape[1:]
 
     def holds_integers(self, demo: str, key: str) -> bool:
+        """Say whether the values of a key are stored as integers."""
         return self._dataset(demo, key).dtype.kind in "iu"
 
     @abstractmethod

@@ -112,6 +112,7 @@ class DataInfo:
         self._alike[digest.digest()].append(demo)
 
     def facts(self) -> dict[str, Any]:
+        """Return the facts that ``offrl info`` prints."""
         known = [success for success in self._successes if success is not None]
         success = {"demonstrations": len(known), "rate": float(np.mean(known))} if known else None
         shared = {

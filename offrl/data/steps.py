@@ -77,6 +77,7 @@ class StepStore:
 
     @property
     def nbytes(self) -> int:
+        """The bytes that the columns take in memory."""
         return sum(column.nbytes for column in self.columns.values())
 
     def to(self, device: torch.device | str) -> "StepStore":

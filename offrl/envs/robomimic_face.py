@@ -52,6 +52,7 @@ class RobomimicFace:
         return self._remember(obs)
 
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, dict[str, Any]]:
+        """Make a step; return observation, reward, done and info."""
         obs, reward, terminated, truncated, info = stepped(self._env.step(action))
         self._remember(obs, reward, terminated or truncated)
         return obs, self._reward, self._done, info
@@ -82,6 +83,7 @@ class RobomimicFace:
         return obs
 
     def get_state(self) -> dict[str, Any]:
+        """Return the simulator's state, for ``reset_to``."""
         return self._method("get_state")()
 
     def reset_to(self, state: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
@@ -93,9 +95,11 @@ class RobomimicFace:
         return self._remember(self._method("reset_to")(rest)) if rest else None
 
     def get_goal(self) -> Mapping[str, np.ndarray]:
+        """Return the goal ``{key: [...]}`` of the episode."""
         return self._method("get_goal")()
 
     def set_goal(self, **goal: Any) -> Any:
+        """Set the goal, in environments that support it."""
         return self._method("set_goal")(**goal)
 
     def _method(self, name: str) -> Any:

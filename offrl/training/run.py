@@ -151,9 +151,11 @@ class RunFolder:
         return self.log_text.stat().st_size if self.log_text.exists() else 0
 
     def checkpoint(self, epoch: int) -> Path:
+        """Return the path of the kept checkpoint of an epoch."""
         return self.models / f"model_epoch_{epoch}-{self.sha}.pth"
 
     def video(self, name: str) -> Path:
+        """Return the path of a video."""
         return self.videos / f"{name}-{self.sha}.mp4"
 
 
