@@ -289,7 +289,7 @@ def test_a_screen_takes_robosuites_own_step():
 @pytest.mark.parametrize("module", ["step", "scene"])
 def test_nothing_is_known_of_windows(module):
     env = make("Lift")
-    unsupported = importlib.import_module(f"offrl.envs.robosuite.fast.{module}").unknown
+    unsupported = importlib.import_module(f"offrl.envs.robosuite.fast.{module}").unsupported
     assert unsupported(env._env) is None
     env._env.has_renderer = True
     assert unsupported(env._env) == "it renders to a screen"
