@@ -10,6 +10,8 @@ import torch
 from offrl import aliases
 from offrl.algos import PolicyAlgo
 from offrl.algos.base import Seen
+from offrl.models import MLP, Actor
+from offrl.specs import with_goal
 
 
 @pytest.mark.parametrize(("earlier", "now"), aliases.MOVED.items(), ids=aliases.MOVED)
@@ -96,6 +98,14 @@ class OfClass(Scaled):
         return 10.0 * obs["x"][:, -1], (state or 0) + 1
 
 
+class OfOne(Scaled):
+    def __init__(self):
+        self.act = self.choose
+
+    def choose(self, obs, goal=None, state=None, generators=None):
+        return super().act(obs, goal, state, generators)
+
+
 class Now(ExploresMore):
     def act(self, seen, scale=10.0):
         return super().act(seen, scale=scale)
@@ -105,7 +115,7 @@ class Now(ExploresMore):
     "kind",
     [
         *(Scaled, ExploresMore, ExploresMoreByPlace, Passes, Decorated, NamedAlike, WithMixin),
-        *(Static, OfClass, Now),
+        *(Static, OfClass, OfOne, Now),
     ],
 )
 def test_policies_are_written_and_called_in_either_form(kind):
@@ -117,3 +127,13 @@ def test_policies_are_written_and_called_in_either_form(kind):
         assert state == 5 and action.tolist() == [[10.0] * 3] * 2
         action, state = algo.explore(*given)
         assert state == 5 and action.tolist() == [[explored] * 3] * 2
+
+
+def test_an_encoder_of_ones_own_is_given_the_goal_that_is_among_observations():
+    class Joined(torch.nn.Module):
+        def forward(self, obs, goal=None):
+            return torch.cat([obs["x"], goal["x"][:, None]], dim=-1)
+
+    actor = Actor(Joined(), MLP(2, [4]), torch.nn.Identity())
+    obs, goal = {"x": torch.ones(3, 1, 1)}, {"x": torch.zeros(3, 1)}
+    assert torch.equal(actor(with_goal(obs, goal))[0], actor(obs, goal)[0])

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,9 @@ class Seen(NamedTuple):
     num_steps: int = 0  #: Training steps so far, on which exploration may depend.
 
 
+NUM_PARTS = {"act": 4, "explore": 5}  # of ``Seen`` that these methods may have as arguments
+
+
 class PolicyAlgo(Algo):
     """An algorithm with a policy.
 
@@ -64,13 +67,19 @@ class PolicyAlgo(Algo):
     explores = False  #: True while ``explore`` asks ``act`` for actions to learn from.
 
     def __init_subclass__(cls, **options: Any) -> None:
-        for name, num in (("act", 4), ("explore", 5)):
+        for name, num in NUM_PARTS.items():
             owner = next((kind for kind in cls.__mro__ if name in vars(kind)), PolicyAlgo)
             method = vars(owner).get(name)
             is_new = owner is cls or not issubclass(owner, PolicyAlgo)  # that is, of a mixin
             if is_new and isinstance(method, (FunctionType, staticmethod, classmethod)):
                 setattr(cls, name, in_one_or_several(method, Seen, num))
         super().__init_subclass__(**options)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in NUM_PARTS and callable(value):  # of this algorithm alone
+            method = in_one_or_several(staticmethod(value), Seen, NUM_PARTS[name])
+            value = MethodType(method, self)
+        super().__setattr__(name, value)
 
     @partial(in_one_or_several, kind=Seen, num=5)
     def explore(self, seen: Seen) -> tuple[Tensor, Any]:

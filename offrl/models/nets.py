@@ -15,7 +15,7 @@ from offrl.models import heads, transformer, trunks  # noqa: F401 (they fill the
 from offrl.models.encoder import Encoder, Obs
 from offrl.models.trunks import EVERY_STEP, MLP, RNN, over_episodes
 from offrl.registry import HEADS, TRUNKS
-from offrl.specs import ObsSpec
+from offrl.specs import GOAL, ObsSpec
 
 
 class Actor(nn.Module):
@@ -43,6 +43,8 @@ class Actor(nn.Module):
         """
         parts = [] if given is None else [given]
         if self.encoder is not None:
+            if goal is None and isinstance(obs, Mapping):  # for encoders of a user's own
+                goal = obs.get(GOAL)  # type: ignore[assignment]
             features = self.encoder(obs, goal)
             if given is not None:  # several vectors for one step
                 features = features.expand(-1, given.shape[1], -1)
