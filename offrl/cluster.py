@@ -224,7 +224,7 @@ def options(environ: Mapping[str, str] | None = None, num_cpus: float = 1) -> di
 
 
 def start_actor(kind: type, *arguments: Any, environ: Mapping[str, str] | None = None) -> Any:
-    """Start an actor, an ``RayActor`` that simulates, and return Ray's handle of it."""
+    """Start an actor, a ``RayActor`` that simulates, and return Ray's handle of it."""
     made = import_ray().remote(kind).options(**options({**ONE_HEAP, **(environ or {})}))
     return made.remote(*arguments)
 

@@ -225,7 +225,7 @@ class Pipeline(Loop):
 
     def evaluate(self) -> Iterator[Record]:
         """Act without exploring: yield an ``episode`` record for each episode and a ``test`` record
-        of all. Every explorer plays the same number, so that short episodes are not favoured."""
+        of all. Every explorer plays its share, so that short episodes are not favoured."""
         num, env_num = self.config.episodes, self.config.env_num
         due = {number: len(range(number, num, env_num)) for number in range(env_num)}
         ended: EndedEpisodes = []
