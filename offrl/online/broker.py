@@ -148,19 +148,3 @@ class LocalBroker(Broker):
     def close(self) -> None:
         for explorer in self._explorers.values():
             explorer.close()
-
-
-def broker_at(
-    address: str | None,
-    make_explorer: MakeExplorer,
-    num_explorers: int,
-    life: int = 0,
-    timeout: float = 300.0,
-) -> Broker:
-    """Make the broker for explorers in this process or, with an address, on Ray, where an explorer
-    without a step for ``timeout`` seconds is replaced."""
-    if address is None:
-        return LocalBroker(make_explorer, num_explorers, life)
-    from offrl.online.ray import RayBroker
-
-    return RayBroker(address, timeout, make_explorer, num_explorers, life)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from offrl.assembly.acting import ActingExperiment
-from offrl.online.broker import broker_at
 from offrl.online.collector import EndedEpisodes
 from offrl.online.explorer import Explorer, Trajectory, Weights, join_rounds, trajectory_length
 from offrl.online.frames import unpacked
+from offrl.online.ray import broker_at
 from offrl.online.trainer import ActingTrainer
 from offrl.tree import as_arrays, as_tensors, map_leaves
 

@@ -1,4 +1,5 @@
-"""Explorers on Ray: its object store carries trajectories and weights, its actors explore."""
+"""Explorers on Ray: its object store carries trajectories and weights, its actors explore; and the
+choice between this broker and that of one process."""
 
 import logging
 import os
@@ -8,7 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from offrl import cluster
-from offrl.online.broker import Broker, MakeExplorer
+from offrl.online.broker import Broker, LocalBroker, MakeExplorer
 from offrl.online.explorer import Explorer, Trajectory, Weights
 from offrl.processes import Alarm
 
@@ -130,3 +131,17 @@ class ExplorerActor(cluster.RayActor):
         with self.alarm:
             self._explorer.load(weights)
             return self._explorer.explore()
+
+
+def broker_at(
+    address: str | None,
+    make_explorer: MakeExplorer,
+    num_explorers: int,
+    life: int = 0,
+    timeout: float = 300.0,
+) -> Broker:
+    """Make the broker for explorers in this process or, with an address, on Ray, where an explorer
+    without a step for ``timeout`` seconds is replaced."""
+    if address is None:
+        return LocalBroker(make_explorer, num_explorers, life)
+    return RayBroker(address, timeout, make_explorer, num_explorers, life)

@@ -15,9 +15,9 @@ import numpy as np
 from offrl.config.files import read_config_file
 from offrl.config.pipeline import PipelineConfig
 from offrl.faces.algorithm import Algorithm
-from offrl.online.broker import broker_at
 from offrl.online.collector import EndedEpisodes
 from offrl.online.explorer import Trajectory, Weights
+from offrl.online.ray import broker_at
 from offrl.online.trainer import summary_of
 from offrl.pipelines.explorer import PipelineExplorer
 from offrl.pipelines.registers import makers_of
