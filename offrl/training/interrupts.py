@@ -95,9 +95,11 @@ class Interrupts(AbstractContextManager):
 
     def agree(self) -> tuple[bool, int]:
         """Share requests between processes. Returns whether to save, and the signal to stop by."""
-        asked, self.saves = self.saves, False  # what comes from here on is for the next time
+        if asked := self.saves:  # not set otherwise: a signal may come between two instructions
+            self.saves = False
         saves, number = parallel.largest(asked, self._signal or 0)
-        self.saves |= bool(saves) and not parallel.rank()  # the first process writes
+        if saves and not parallel.rank():  # the first process writes
+            self.saves = True
         return bool(saves), int(number)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import h5py
@@ -171,3 +172,25 @@ def test_a_checkpoint_asked_of_the_second_process_is_asked_once_and_not_lost(mon
     monkeypatch.setattr(interrupts_module.parallel, "largest", largest)
     monkeypatch.setattr(interrupts_module.parallel, "rank", lambda: 1)
     assert [interrupts.agree()[0] for _ in range(3)] == [False, True, False]
+
+
+def test_a_checkpoint_asked_for_between_two_instructions_is_not_lost():
+    interrupts, num_seen = Interrupts(), 0
+
+    def signal_at(number):
+        def trace(frame, event, _):
+            nonlocal num_seen
+            frame.f_trace_opcodes = True
+            num_seen += event == "opcode"
+            if event == "opcode" and num_seen == number:
+                interrupts.saves = True
+            return trace
+
+        return trace
+
+    for number in range(1, 20):  # fewer than ``agree`` has
+        interrupts.saves, num_seen, before = False, 0, sys.gettrace()
+        sys.settrace(signal_at(number))
+        saves, _ = interrupts.agree()
+        sys.settrace(before)
+        assert num_seen > number and (saves or interrupts.saves)
