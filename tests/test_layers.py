@@ -1,9 +1,12 @@
-"""No import runs upwards or sideways through the layers."""
+"""No import runs upwards or sideways through the layers, nor in a circle."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "offrl"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "offrl"
+FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "aliases": 0,
     "beside_ray": 0,
@@ -57,10 +60,10 @@ def is_for_editors(node):
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def imported(path):
+def imported(path, with_types=True):
     module = [*path.relative_to(PACKAGE.parent).with_suffix("").parts]
     tree = ast.parse(path.read_text())
-    if path.name == "__init__.py":  # what a package exports lazily is said to editors
+    if path.name == "__init__.py" or not with_types:  # a package's lazy exports are among these
         tree.body = [node for node in tree.body if not is_for_editors(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -69,13 +72,12 @@ def imported(path):
             base = ".".join(module[: -node.level]) + "." if node.level else ""
             source = (base + (node.module or "")).rstrip(".")
             yield source
-            if source == "offrl":
-                yield from (f"offrl.{alias.name}" for alias in node.names)
+            yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
 def test_imports_run_downwards():
     upwards = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in FILES:
         own = path.relative_to(PACKAGE).with_suffix("").parts[0]
         if own == "__init__":
             continue  # exports lazily
@@ -92,13 +94,19 @@ def test_imports_run_downwards():
 
 def test_the_base_layer_has_no_cycle():
     graph: dict = {}
-    for path in PACKAGE.rglob("*.py"):
+    for path in FILES:
         name = path.relative_to(PACKAGE).with_suffix("").parts[0]
         if LAYERS.get(name) == 0:
             needs = {part(m) for m in imported(path) if m.startswith("offrl.")} - {name}
             graph[name] = graph.get(name, set()) | needs
-    while graph:
-        leaves = [name for name, needs in graph.items() if not needs & graph.keys()]
-        assert leaves, f"cycle among {sorted(graph)}"
-        for name in leaves:
-            del graph[name]
+    TopologicalSorter(graph).prepare()
+
+
+def test_no_two_modules_import_each_other():
+    names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES)
+    paths = {name.removesuffix(".__init__"): path for name, path in zip(names, FILES, strict=True)}
+    graph = {
+        module: {name for name in imported(path, with_types=False) if name in paths} - {module}
+        for module, path in paths.items()
+    }
+    TopologicalSorter(graph).prepare()  # in functions neither

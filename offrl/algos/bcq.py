@@ -186,4 +186,4 @@ class DistributionalBCQ(DistributionalCritic, BCQ):
 
 # robomimic's names
 BCQ_Distributional = DistributionalBCQ
-BCQ_GMM = BCQ  # robomimic's name for a VAE with a mixture as its prior
+BCQ_GMM = BCQ  # with algo.action_sampler.gmm
