@@ -308,6 +308,7 @@ def _wrap_given(config: Config, envs: Envs) -> VectorEnv:
         envs = GymnasiumVector(envs, config.train.seed, named, keys, **ends)
     if not isinstance(envs, VectorEnv):
         raise ValueError(
-            f"envs: {envs} is no vector of environments; give one, or its name (experiment.env)"
+            f"envs: {envs} is no vector of environments; give one (gymnasium.make_vec), or name an "
+            "environment (experiment.env)"
         )
     return envs

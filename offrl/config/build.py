@@ -282,8 +282,8 @@ def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) ->
     for key, value in followed.items():
         if values[key] == value != defaults[key] and key not in leaves(overrides):
             raise ValueError(
-                f"--set train.num_steps: {now}, but {key} ({value}) followed from the {was} steps "
-                f"so far; if it is to stay, say so (--set {key}={value}); {OTHERWISE}"
+                f"--set train.num_steps: {now}, but {key} ({value}) followed from {was} steps; "
+                f"if it is to stay, say so (--set {key}={value}); {OTHERWISE}"
             )
     if config.train.online.replay.prioritized:
         raise ValueError(
