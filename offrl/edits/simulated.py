@@ -45,7 +45,7 @@ def rewarding(env_args: Mapping[str, Any] | None, dense: bool) -> Mapping[str, A
     """Return ``env_args`` of the same task with dense rewards, or with 1 at success alone."""
     if not dense and not is_robosuite(env_args):  # others cannot choose
         return env_args
-    return _with(env_args, reward_shaping=dense)
+    return _with_kwargs(env_args, reward_shaping=dense)
 
 
 def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def absolute(env_args: Mapping[str, Any] | None) -> dict[str, Any]:
         new = env.serialize()
         sees = ((env_args or {}).get("env_kwargs") or {}).get("use_camera_obs", True)
         configs = env.goals.absolute_configs()
-        return _with(new, controller_configs=configs, use_camera_obs=sees)
+        return _with_kwargs(new, controller_configs=configs, use_camera_obs=sees)
 
 
 def input_type(env_args: Mapping[str, Any] | None) -> str | None:
@@ -113,10 +113,10 @@ def _aims(env: Any, demo: Mapping[str, Any]) -> np.ndarray:
 
 def _blind(env_args: Mapping[str, Any] | None) -> Any:
     """Make the environment without cameras."""
-    return make_env(_with(env_args, use_camera_obs=False))
+    return make_env(_with_kwargs(env_args, use_camera_obs=False))
 
 
-def _with(env_args: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
+def _with_kwargs(env_args: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
     if not is_robosuite(env_args):
         name = (env_args or {}).get("env_name")
         words = "and no task of robosuite's: that alone can be asked about recorded states"

@@ -73,7 +73,7 @@ class AlgoCase:
     def __init__(self, name: str, overrides: Mapping[str, Any], folder: Path):
         defaults = config_factory(name)
         seen = {"modalities": {"obs": {"low_dim": list(OBS_SHAPES)}}}
-        small = SMALL | {"observation": _each(defaults.observation, seen)}
+        small = SMALL | {"observation": _in_each_part(defaults.observation, seen)}
         self.name, self.data = name, folder / "demos.hdf5"
         places = {"data": str(self.data), "output_dir": str(folder / "runs")}
         self.overrides = merge(merge(small, overrides), {"train": places})
@@ -96,7 +96,7 @@ class AlgoCase:
 
     def seeing(self, seen: Mapping[str, Any]) -> "AlgoCase":
         """Make the same case with overrides of the section ``observation``."""
-        observation = _each(config_factory(self.name, self.overrides).observation, seen)
+        observation = _in_each_part(config_factory(self.name, self.overrides).observation, seen)
         own = merge(self.overrides, {"observation": observation})
         return AlgoCase(self.name, own, self.data.parent)
 
@@ -329,11 +329,11 @@ if torch.cuda.is_available():
     )
 
 
-def _each(section: Section, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+def _in_each_part(section: Section, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the overrides of a section ``observation`` for each part of an algorithm."""
     if isinstance(section, ObservationConfig):
         return overrides
-    return {key: _each(section[key], overrides) for key in section.keys()}
+    return {key: _in_each_part(section[key], overrides) for key in section.keys()}
 
 
 def _every_optimizer(section: Mapping[str, Any], optim: Mapping[str, Any]) -> dict[str, Any]:

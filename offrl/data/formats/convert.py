@@ -99,7 +99,7 @@ def make_plan(
         masks=masks,
         provenance=dict(provenance or {}),
         task=task,
-        fps=fps or _whole(kwargs.get("control_freq")) or _whole(first.get("fps")),
+        fps=fps or _as_count(kwargs.get("control_freq")) or _as_count(first.get("fps")),
         attributes=source.attributes(),
     )
 
@@ -152,7 +152,7 @@ def _check(
         raise ValueError(f"{source.path}: {words}")
 
 
-def _whole(frequency: Any) -> int | None:
+def _as_count(frequency: Any) -> int | None:
     is_number = isinstance(frequency, int | float | np.number) and np.isfinite(frequency)
     is_whole = is_number and int(frequency) == frequency > 0
     return int(frequency) if is_whole else None

@@ -26,16 +26,16 @@ class RunPage:
     def __init__(self, path: str):
         self.path = Path(path).expanduser()
         self.label = path
-        self.config = read_config_file(self._own(min(self.path.glob("config-*.json"))))
+        self.config = read_config_file(self._checked(min(self.path.glob("config-*.json"))))
         videos = self.path.joinpath("videos").glob("*.mp4")
-        self.videos = [self._own(video) for video in sorted(videos) if video.name[0] != "."]
+        self.videos = [self._checked(video) for video in sorted(videos) if video.name[0] != "."]
         for video in self.videos:  # checked before anything is written
             try:
                 video.open("rb").close()
             except OSError as error:
                 raise OSError(f"{video}: cannot be read ({error.strerror})") from None
 
-    def _own(self, path: Path) -> Path:
+    def _checked(self, path: Path) -> Path:
         return inside(path, self.path, place=f"{path}")
 
     def describe(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class RunPage:
 
     def write(self, folder: Path, place: str) -> None:
         """Write the script ``PLACE.js`` and copies of the videos, ``PLACE-N.mp4``."""
-        records, num_damaged = read_records(self._own(self.path / "metrics.jsonl"))
+        records, num_damaged = read_records(self._checked(self.path / "metrics.jsonl"))
         by_kind = defaultdict(list)
         for record in records:
             by_kind[" ".join(filter(None, [record["type"], record.get("env")]))].append(record)
