@@ -205,8 +205,8 @@ def test_an_algorithm_that_was_written_earlier_passes_too():
 class OwnEarlier(Own):
     """Explores as algorithms did when what is seen were several arguments."""
 
-    def act(self, obs, *others):
-        return super().act(obs, *others)
+    def act(self, obs, *others, **named):
+        return super().act(obs, *others, **named)
 
     def explore(self, obs, goal=None, state=None, generators=None, num_steps=0):
         action, state = super().explore(obs, goal, state, generators, num_steps)
