@@ -28,41 +28,41 @@ code { background: #f4f4f4; padding: 0 0.2em; }
 """
 
 
-class Block(NamedTuple):
+class ReportBlock(NamedTuple):
     """A part of a report, in its two forms."""
 
     markdown: str
     html: str
 
 
-def heading(text: str, level: int = 2) -> Block:
+def heading(text: str, level: int = 2) -> ReportBlock:
     """Make a heading; the title of the page has level 1."""
-    return Block(f"{'#' * level} {text}", f"<h{level}>{_inline(text)}</h{level}>")
+    return ReportBlock(f"{'#' * level} {text}", f"<h{level}>{_inline(text)}</h{level}>")
 
 
-def paragraph(text: str) -> Block:
+def paragraph(text: str) -> ReportBlock:
     """Make a paragraph of sentences, with Markdown's bold and code."""
-    return Block(text, f"<p>{_inline(text)}</p>")
+    return ReportBlock(text, f"<p>{_inline(text)}</p>")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Block:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> ReportBlock:
     """Make a table of texts."""
     lines = [header, ["---"] * len(header), *rows]
     plain = ([" ".join(x.replace("|", "\\|").split()) for x in line] for line in lines)
     head = "".join(f"<th>{_inline(cell)}</th>" for cell in header)
     tagged = ("".join(f"<td>{_inline(cell)}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{row}</tr>\n" for row in tagged)
-    return Block(
+    return ReportBlock(
         "\n".join(f"| {' | '.join(line)} |" for line in plain),
         f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>",
     )
 
 
-def picture(path: Path, caption: str) -> Block:
+def picture(path: Path, caption: str) -> ReportBlock:
     """Make a picture of a file in the folder of the report. The page has the file in it."""
     image, says = base64.b64encode(path.read_bytes()).decode(), html.escape(caption)
     image = f'<img src="data:image/png;base64,{image}" alt="{says}">'
-    return Block(
+    return ReportBlock(
         f"![{path.stem}]({path.name})\n\n{caption}",
         f"<figure>{image}<figcaption>{says}</figcaption></figure>",
     )
@@ -79,11 +79,11 @@ def write_report(results: Sequence[Outcome], folder: Path, title: str = "Report"
     write_text(folder / "report.html", _page(title, blocks))
 
 
-def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
+def blocks_of(scores: Scores, folder: Path) -> Iterator[ReportBlock]:
     """Yield the blocks of a report in order, and write its pictures into a folder."""
     captions = write_figures(scores, folder)
 
-    def pictures(*names: str) -> Iterator[Block]:
+    def pictures(*names: str) -> Iterator[ReportBlock]:
         return (picture(folder / name, captions[name]) for name in names if name in captions)
 
     results = scores.results
@@ -132,7 +132,7 @@ def blocks_of(scores: Scores, folder: Path) -> Iterator[Block]:
     yield from _provenance(results)
 
 
-def _missing(results: Sequence[Outcome]) -> Block:
+def _missing(results: Sequence[Outcome]) -> ReportBlock:
     """Make a table of missing results, with a row for trainings of a task with the same reason."""
     alike: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for r in results:
@@ -149,7 +149,7 @@ def _missing(results: Sequence[Outcome]) -> Block:
     return table(["task", "algorithms (seeds)", "status", "why", "command"], rows)
 
 
-def final_tables(scores: Scores) -> Iterator[Block]:
+def final_tables(scores: Scores) -> Iterator[ReportBlock]:
     """Yield a table for each task, with a row for each algorithm."""
     header = ["algorithm", "last policy", "over episodes", "best checkpoint"]
     header += ["n", "steps", "minutes"]
@@ -193,7 +193,7 @@ def _left_out(scores: Scores) -> str:
     return f" Without a result on all of them: {', '.join(others)}." if others else ""
 
 
-def _comparisons(scores: Scores) -> Iterator[Block]:
+def _comparisons(scores: Scores) -> Iterator[ReportBlock]:
     seeds = sorted({len(scores.matrix(a)) for a in scores.compared})
     num_seeds = " to ".join(str(n) for n in seeds[:: max(1, len(seeds) - 1)])
     num_tasks, num_pairs = len(scores.common), len(scores.chances)
@@ -218,7 +218,7 @@ def _comparisons(scores: Scores) -> Iterator[Block]:
     yield table(["algorithm", "compared with", "probability of improvement", "p", "verdict"], rows)
 
 
-def _provenance(results: Sequence[Outcome]) -> Iterator[Block]:
+def _provenance(results: Sequence[Outcome]) -> Iterator[ReportBlock]:
     def listed(values: Iterable[str]) -> str:
         return "; ".join(dict.fromkeys(filter(None, values))) or "unknown"
 
@@ -239,12 +239,12 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def as_markdown(blocks: Iterable[Block]) -> str:
+def as_markdown(blocks: Iterable[ReportBlock]) -> str:
     """Write blocks as Markdown."""
     return "\n\n".join(block.markdown for block in blocks) + "\n"
 
 
-def _page(title: str, blocks: Iterable[Block]) -> str:
+def _page(title: str, blocks: Iterable[ReportBlock]) -> str:
     """Write blocks as an HTML page with embedded pictures."""
     body = "\n".join(block.html for block in blocks)
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
