@@ -25,7 +25,14 @@ from offrl.config.pipeline import PipelineConfig, config_of
 from offrl.data.provenance import fingerprint
 from offrl.data.sequence import SequenceDataset
 from offrl.modules import named
-from offrl.outputs import check_place, explained_errors, take_lock, whole_file, writable_folder
+from offrl.outputs import (
+    check_place,
+    explained_errors,
+    take_lock,
+    whole_file,
+    writable_folder,
+    write_text,
+)
 from offrl.registry import shown
 from offrl.reports.records import read_records
 from offrl.reports.run import length_of
@@ -97,8 +104,7 @@ class RunFolder:
         config = config.model_copy(deep=True)
         if is_finished is not None:
             config.meta.provenance["finished"] = is_finished * length_of(config.to_dict())
-        with whole_file(self.config_file) as file:
-            file.write_text(config.dump() + "\n", encoding="utf-8")
+        write_text(self.config_file, config.dump() + "\n")
 
     @classmethod
     def open(cls, path: str | Path) -> tuple["RunFolder", Any]:
