@@ -54,7 +54,7 @@ lint: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 .venv/installed: .venv/bin/python setup.py
-	@echo "installing into .venv (a minute or two; PyTorch is large)"
+	@echo "installing into .venv (some minutes; PyTorch is large)"
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[plot]"
 	@touch $@
 

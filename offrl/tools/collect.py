@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--n", type=count, default=200, help="number of demonstrations to keep (default: 200)")
     add("--output", required=True, help="the HDF5 file to write")
-    add("--seed", type=seed, default=0, help="number of the first episode")
+    add("--seed", type=seed, default=0, help="number of the first episode (default: 0)")
     add(
         "--noise",
         type=size,

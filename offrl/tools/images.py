@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("png", "jpeg", "gzip", "lzf"),
         help="how images (png, jpeg) or all added arrays are compressed (default: none)",
     )
-    add("--n", type=count, help="only the first n of them")
+    add("--n", type=count, help="copy only the first n demonstrations (default: all)")
     add_options(parser, "--filter-key", "--workers", "--follow-links", "--module")
 
 

@@ -36,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="cameras to show side by side (default: that of the task)",
     )
-    add("--size", type=count, help="height and width of rendered frames in pixels")
+    add(
+        "--size",
+        type=count,
+        help="height and width in pixels of the frames that robosuite renders (default: 384)",
+    )
     add_options(parser, "--filter-key", "--workers", "--follow-links", "--module")
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the HDF5 file to write; a recording that was cut off is continued",
     )
-    add("--seed", type=seed, default=0, help="number of the first episode")
+    add("--seed", type=seed, default=0, help="number of the first episode (default: 0)")
     add("--horizon", type=count, default=1000, help="steps of the longest episode (default: 1000)")
 
 
