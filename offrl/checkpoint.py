@@ -8,8 +8,6 @@ the normalisation statistics, ``rng``, ``loader`` and ``provenance``.
 import logging
 import pickle
 import re
-import signal
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +27,8 @@ from offrl.language import embed
 from offrl.memory import check_memory, free_memory
 from offrl.modules import allow_names, import_all
 from offrl.outputs import whole_file
+from offrl.processes import interrupts_wait
+from offrl.reports.run import best_kept, kept_checkpoints, newest_run
 from offrl.robomimic.checkpoints import upgrade_checkpoint
 from offrl.specs import LANGUAGE
 from offrl.tree import leaves, map_leaves
@@ -91,37 +91,21 @@ def describe_policy(
 def write_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write a checkpoint. At any moment either the old file or the new one is there, whole."""
     size = sum(getattr(leaf, "nbytes", 0) for leaf in leaves(content).values())
-    with _interrupts_wait(), whole_file(path, size) as partial, open(partial, "wb") as file:
+    with interrupts_wait(), whole_file(path, size) as partial, open(partial, "wb") as file:
         torch.save(map_leaves(lambda leaf: leaf, content), file)  # any mappings become dicts
 
 
-@contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block: in mid-write torch would turn it into another error. A
-    program's own handler is left alone."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    interrupts: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if interrupts:
-        raise KeyboardInterrupt
-
-
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read the dict in a checkpoint file, with its tensors on the CPU.
+    """Read the dict in a checkpoint file, with its tensors on the CPU. ``path`` may be that of a
+    run, or of a folder of runs: see ``checkpoint_in``.
 
     Raises ``FileNotFoundError``, or ``ValueError`` for a file that is damaged, is no checkpoint
     or holds pickled objects of other classes, which could run any code.
     """
+    if Path(path).is_dir():
+        path = checkpoint_in(path)
     if not Path(path).is_file():
-        what = "a folder; name a file in it" if Path(path).is_dir() else "no such checkpoint"
-        raise FileNotFoundError(f"{path}: {what}")
+        raise FileNotFoundError(f"{path}: no such checkpoint")
     _check_sums(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -147,6 +131,20 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             "if the policy does not load or does not act as it did"
         )
     return brought_up_to_date(content)
+
+
+def checkpoint_in(folder: str | Path) -> Path:
+    """Find the checkpoint to use in the folder of a run, or of the newest run in a folder of runs:
+    the best one that was kept, else the last."""
+    run = newest_run(Path(folder))
+    if run is None:
+        raise FileNotFoundError(f"{folder}: no run folder, and none is in it; name a checkpoint")
+    names = {}
+    if kept := kept_checkpoints(run):
+        names = read_checkpoint(kept[0]).get("variable_state", {}).get("best_checkpoints", {})
+    found = best_kept(run, names) or run / "last.pth"
+    log.info(f"checkpoint: {found}")
+    return found
 
 
 def brought_up_to_date(content: dict[str, Any]) -> dict[str, Any]:
@@ -293,7 +291,8 @@ def policy_from_checkpoint(
     Checkpoints of robomimic are read as well. Raises ``FileNotFoundError``, or ``ValueError`` for a
     file that is damaged, no checkpoint, or refused by ``config_from_checkpoint``.
 
-    ckpt_path: a ``.pth`` file.
+    ckpt_path: a ``.pth`` file, or a run's folder: its best checkpoint, else the last
+        (``checkpoint_in``).
     ckpt_dict: the content of a checkpoint instead of a file.
     device: ``None``: a GPU if there is one, else the CPU.
     verbose: log the config and the networks.

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import sysconfig
+import threading
 import time
 import traceback
 import types
@@ -55,6 +56,24 @@ def exit_status(code: int | None) -> str:
     if code is None:
         return "does not exit"
     return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Delay Ctrl-C to the end of the block: in mid-write torch would turn it into another error. A
+    program's own handler is left alone."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def is_explained(error: BaseException) -> bool:

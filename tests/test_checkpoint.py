@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 import signal
 
 import pytest
@@ -13,7 +14,9 @@ from offrl import (
     maybe_dict_from_checkpoint,
     policy_from_checkpoint,
 )
-from offrl.checkpoint import read_checkpoint, write_checkpoint
+from offrl.assembly.start import start_file
+from offrl.checkpoint import checkpoint_in, read_checkpoint, write_checkpoint
+from offrl.reports.run import kept_checkpoints
 from offrl.training import train
 
 
@@ -95,6 +98,27 @@ def test_unreadable_checkpoints_say_why(checkpoint, tmp_path):
         read_checkpoint(tmp_path / "other.pth")
     with pytest.raises(FileNotFoundError, match="nowhere.pth: "):
         read_checkpoint(tmp_path / "nowhere.pth")
+
+
+def test_a_folder_stands_for_the_best_checkpoint_of_its_newest_run(trained_run, tmp_path):
+    older, newer = tmp_path / "runs/20260101000000", tmp_path / "runs/20260101000000-1"
+    for run in (older, newer):
+        shutil.copytree(trained_run, run)
+    (newer / "metrics.jsonl").unlink()  # the state tells, not the log
+    first, second = reversed(kept_checkpoints(newer))
+    assert checkpoint_in(newer.parent) == checkpoint_in(newer) == second
+    content = read_checkpoint(second)
+    content["variable_state"]["best_checkpoints"] = {
+        "validation": second.name,
+        "rollout_success_rate": first.name,
+    }
+    write_checkpoint(second, content)
+    _, ckpt = policy_from_checkpoint(newer.parent, device="cpu")
+    assert ckpt["variable_state"]["epoch"] == 1
+    shutil.rmtree(newer / "models")
+    assert start_file(str(newer.parent)) == str(newer / "last.pth")
+    with pytest.raises(FileNotFoundError, match=f"^{trained_run.parents[2]}: "):
+        read_checkpoint(trained_run.parents[2])
 
 
 @pytest.mark.parametrize(

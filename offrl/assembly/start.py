@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.algos.shared.actor_critic import CLONING
-from offrl.checkpoint import config_from_checkpoint, read_checkpoint, while_loading
+from offrl.checkpoint import checkpoint_in, config_from_checkpoint, read_checkpoint, while_loading
 from offrl.config import Config, config_from_content
 from offrl.config.files import find_config, find_file, read_config_file
 from offrl.config.pipeline import online_content
@@ -151,7 +151,8 @@ def check_spaces(
 def start_file(path: str) -> str:
     """Find the checkpoint of ``experiment.ckpt_path``, and return its absolute path."""
     try:
-        return str(find_file(path))
+        there = Path(path).expanduser()
+        return str(checkpoint_in(there.absolute()) if there.is_dir() else find_file(path))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"experiment.ckpt_path: {error}") from None
 

@@ -113,7 +113,7 @@ class PipelineConfig(Section):
     mode: Literal["train", "evaluate", "train_with_evaluate"] = "train"
     """train; evaluate (act without exploring); or train, with one more explorer that evaluates."""
     checkpoint: str | None = None
-    """File of weights to begin with."""
+    """File of weights to begin with, or folder of a run."""
     episodes: Count = 20
     """Number of episodes of an evaluation."""
     experiment: _Experiment

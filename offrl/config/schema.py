@@ -149,8 +149,9 @@ with warnings.catch_warnings():
         env_meta_update_dict: FreeMap = {}
         """Laid over the data's env_args in evaluation: {"env_kwargs": {"control_freq": 20}}."""
         ckpt_path: str | None = None
-        """Checkpoint whose weights a new training starts from. An online training (train.num_steps)
-        takes from it what the config does not say, too. null: random weights."""
+        """Checkpoint, or folder of a run, whose weights a new training starts from. An online
+        training (train.num_steps) takes from it what the config does not say, too. null: random
+        weights."""
 
         @field_validator("name")
         @classmethod

@@ -23,6 +23,7 @@ from offrl.pipelines.explorer import PipelineExplorer
 from offrl.pipelines.registers import makers_of
 from offrl.registry import did_you_mean, shown
 from offrl.reports.records import Record, read_records
+from offrl.reports.run import newest_run
 from offrl.seeding import seed_everything
 from offrl.training.loop import Loop
 from offrl.training.run import RunFolder, note_changes, note_provenance
@@ -74,6 +75,8 @@ class Pipeline(Loop):
         if trains and type(alg).train is Algorithm.train:
             raise ValueError(f"alg_para.alg_name: {config.alg_para.alg_name} defines no train()")
         start = config.checkpoint
+        if start is not None and (found := newest_run(Path(start).expanduser())):
+            start = str(found / "models")
         if run is not None and any(path.is_file() for path in run.models.rglob("*")):
             start = str(run.models)
         if start is not None:

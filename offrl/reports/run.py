@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -27,6 +28,7 @@ CONFIG = {
     "train.data": list | None,
 }
 NEEDED = ("experiment.epoch_every_n_steps", "experiment.rollout.enabled", "train.num_epochs")
+CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that was measured
 OWN_PARTS = "a run of a user's own parts; its figures are in metrics.jsonl"
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,28 @@ def task_of(config: Mapping[str, Any]) -> str:
 def is_run(path: str | Path) -> bool:
     """Say whether a folder is a run folder."""
     return any(Path(path).expanduser().glob("config-*.json"))
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """List the run folders in a folder, the newest last."""
+    return [path for path in sorted(folder.glob("[!.]*")) if is_run(path)]
+
+
+def newest_run(folder: Path) -> Path | None:
+    """Return a run folder itself, or the newest one in a folder of runs."""
+    return folder if is_run(folder) else next(reversed(runs_in(folder)), None)
+
+
+def kept_checkpoints(run: Path) -> list[Path]:
+    """List the checkpoints of epochs that a run has kept, the newest first."""
+    numbers = {p: re.search(r"epoch_(\d+)", p.name) for p in run.glob("models/*.pth")}
+    epochs = {path: int(number[1]) for path, number in numbers.items() if number}
+    return sorted(epochs, key=lambda path: epochs[path], reverse=True)
+
+
+def best_kept(run: Path, names: Mapping[str, str]) -> Path | None:
+    """Return the best checkpoint that a run has kept, of the ``best_checkpoints`` in its state."""
+    return next((run / "models" / names[x] for x in CRITERIA if x in names), None)
 
 
 class Run:

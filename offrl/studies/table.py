@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from offrl.reports.results import BEGUN, FAILED, FINISHED, WAITING, read_rows, write_rows
-from offrl.reports.run import Run, is_run
+from offrl.reports.run import Run, runs_in
 from offrl.studies.cells import Cell
 
 TABLE = "study.csv"
@@ -23,7 +23,7 @@ LAST = (
 
 def run_of(folder: Path) -> Path | None:
     """Find the run folder of a begun cell: the first finished one, else the newest."""
-    runs = [path for path in sorted(folder.glob("[!.]*")) if is_run(path)]
+    runs = runs_in(folder)
     if len(runs) < 2:
         return runs[0] if runs else None
     return next((run for run in runs if Run(run).is_finished), runs[-1])

@@ -88,7 +88,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "work on Ray: local, auto (the one of this machine) or HOST:PORT of its head "
         "(default: in processes of this machine)",
     },
-    "--checkpoint": {"required": True, "help": "a .pth file of a training run"},
+    "--checkpoint": {
+        "required": True,
+        "help": "a .pth file, or the folder of a run (of runs/NAME: the newest run), whose best "
+        "checkpoint is taken, else the last",
+    },
     "--env-kwargs": {
         "type": json_object,
         "default": {},

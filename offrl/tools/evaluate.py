@@ -1,6 +1,6 @@
 """Evaluate the parts that a file combines (alg_para), with the weights of a checkpoint.
 
-example: offrl evaluate --config run.yaml --checkpoint runs/NewAlgorithm/.../models --n 50. Other
+example: offrl evaluate --config run.yaml --checkpoint runs/NewAlgorithm --n 50. Other
 checkpoints: offrl rollout
 """
 
@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     add(
         "--checkpoint",
-        help="file of weights, or a run's folder models, of which the newest is taken",
+        help="file of weights, or the folder of a run (of runs/NAME: the newest run), whose newest "
+        "weights are taken",
     )
     add("--n", type=count, help="number of episodes (default: 20)")
     add_options(parser, "--json")

@@ -1,17 +1,17 @@
 """Write a checkpoint that robomimic's own scripts can load.
 
-example: offrl export-robomimic runs/bc/.../last.pth lift_bc.pth
+example: offrl export-robomimic runs/bc lift_bc.pth
 """
 
 import argparse
 
 from offrl.outputs import new_file
-from offrl.tools import add_options
+from offrl.tools import OPTIONS, add_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("checkpoint", help="a .pth file of a training run")
+    add("checkpoint", help=OPTIONS["--checkpoint"]["help"])
     add("output", help="the .pth file to write")
     add_options(parser, "--module")
 

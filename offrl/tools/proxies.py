@@ -1,6 +1,6 @@
 """Measure a checkpoint on data, where there is no environment to evaluate it in.
 
-example: offrl proxies --checkpoint runs/iql/.../last.pth --dataset held_out.hdf5 --fqe-steps 5000
+example: offrl proxies --checkpoint runs/iql --dataset held_out.hdf5 --fqe-steps 5000
 """
 
 import argparse

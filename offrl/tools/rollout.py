@@ -1,6 +1,6 @@
 """Evaluate a checkpoint, film it, and record what it does as a dataset.
 
-example: offrl rollout --checkpoint runs/bc/.../last.pth --n 50 --seed 0 --video out.mp4 --record
+example: offrl rollout --checkpoint runs/bc --n 50 --seed 0 --video out.mp4 --record
 out.hdf5
 """
 

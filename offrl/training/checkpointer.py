@@ -15,12 +15,11 @@ from typing import Any
 from offrl.config.schema import SaveConfig
 from offrl.outputs import whole_file, writable_folder, write_text
 from offrl.processes import Interrupted
+from offrl.reports.run import CRITERIA, best_kept
 from offrl.training.loop import Loop, Record, Training
 from offrl.training.run import git
 
 log = logging.getLogger(__name__)
-
-CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that was measured
 
 
 class Checkpointer:
@@ -67,10 +66,9 @@ class Checkpointer:
     @property
     def best_checkpoint(self) -> Path | None:
         """Return the checkpoint to use: the best one that was kept, else the last."""
-        run, kept = self.trainer.run, self.best["best_checkpoints"]
-        best = [run.models / kept[criterion] for criterion in CRITERIA if criterion in kept]
-        last = [run.last_checkpoint] if run.last_checkpoint.exists() else []
-        return next(iter(best + last), None)
+        run = self.trainer.run
+        last = run.last_checkpoint if run.last_checkpoint.exists() else None
+        return best_kept(run.path, self.best["best_checkpoints"]) or last
 
     def _note(self, record: Record) -> None:
         logs = record["logs"]

@@ -3,7 +3,6 @@
 import logging
 import os
 import platform
-import re
 import shutil
 import subprocess
 import time
@@ -35,7 +34,7 @@ from offrl.outputs import (
 )
 from offrl.registry import shown
 from offrl.reports.records import read_records
-from offrl.reports.run import length_of
+from offrl.reports.run import kept_checkpoints, length_of
 from offrl.tree import differences
 
 log = logging.getLogger(__name__)
@@ -186,10 +185,8 @@ def newest_checkpoint(run: RunFolder) -> tuple[Path, dict[str, Any]]:
     Raises ``ValueError`` if there is none: a run never restarts by itself.
     """
     problems: list[str] = []
-    numbers = {p: re.search(r"epoch_(\d+)", p.name) for p in run.models.glob("*.pth")}
-    epochs = {path: int(number[1]) for path, number in numbers.items() if number}
-    newest_first = sorted(epochs, key=lambda path: epochs[path], reverse=True)
-    for path in (run.last_checkpoint, run.previous_checkpoint, *newest_first):
+    kept = kept_checkpoints(run.path)
+    for path in (run.last_checkpoint, run.previous_checkpoint, *kept):
         try:
             state = read_checkpoint(path)
             check_parts(state, path)

@@ -562,7 +562,7 @@ def test_a_run_is_trained_evaluated_and_gone_on_with(project):
     before = read_records(run / "metrics.jsonl")[0]
     assert before[-1]["step"] >= 400
     figures = project / "figures.json"
-    words = ("--checkpoint", run / "models", "--n", 3, "--json", figures)
+    words = ("--checkpoint", run.parent, "--n", 3, "--json", figures)
     done = offrl("evaluate", "--config", file, *words)
     assert done.returncode == 0 and json.loads(figures.read_text())["Episodes"] == 3, done.stderr
     (config,) = run.glob("config-*.json")
