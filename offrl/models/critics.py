@@ -72,7 +72,12 @@ class Ensemble(nn.Module):
 class Critics(nn.Module):
     """``num_critics`` functions ``Q(s, a, g)``, each with weights of its own.
 
+    layer_dims: sizes of the hidden layers.
+    num_critics: how many functions, ``N`` in the shapes.
     value_bounds: the outputs are squashed between these two by a tanh.
+    num_frames: how many frames ``[B, num_frames, ...]`` of observations make a state.
+    num_outputs: numbers of the last layer for each action; more than one in subclasses only.
+    layer_norm: normalise the outputs of each hidden layer.
     """
 
     OUTPUT = "value"  # robomimic's name of the last layer

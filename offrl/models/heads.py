@@ -22,13 +22,11 @@ from offrl.registry import HEADS
 MEAN_LIMIT, MAX_STD = 9.0, 7.5  # of a Gaussian: of its mean before the tanh, and of its std
 EVAL_STD = 1e-4  # the standard deviation of the mixtures that robomimic acts from at evaluation
 STD_ACTIVATIONS: dict[str, Any] = {"softplus": F.softplus, "exp": torch.exp}
-Generators = Sequence[torch.Generator | None]
+Generators = Sequence[torch.Generator | None] | None  # a source of randomness per row
 Self = TypeVar("Self", bound="ActionDistribution")
 
 
-def random_rows(
-    sample: Literal["randn", "rand"], like: Tensor, generators: Generators | None
-) -> Tensor:
+def random_rows(sample: Literal["randn", "rand"], like: Tensor, generators: Generators) -> Tensor:
     """Draw random numbers ``[B, ...]`` shaped as ``like``; row ``i`` from ``generators[i]`` alone.
 
     So an episode's actions depend on its own seed, not on other rows. Without generators the global
@@ -44,7 +42,7 @@ def random_rows(
     return rows.to(like.device)
 
 
-def draw_index(weights: Tensor, generators: Generators | None) -> Tensor:
+def draw_index(weights: Tensor, generators: Generators) -> Tensor:
     """Draw indices ``[B, ...]`` by probabilities ``[B, ..., K]``: cumulative ones are inverted."""
     uniform = random_rows("rand", weights[..., 0], generators)
     index = (uniform[..., None] > weights.cumsum(-1)).sum(-1)
@@ -61,6 +59,7 @@ class Outputs(nn.Module):
             self.add_module(name, Linear(input_dim, math.prod(shape)))
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
+        """Map features ``[B, T, F]`` to the outputs."""
         return {
             name: self.get_submodule(name)(features).unflatten(-1, shape)
             for name, shape in self.shapes.items()
@@ -93,7 +92,7 @@ class ActionDistribution:
         """Compute the entropy ``[B, T]`` in nats."""
         raise NotImplementedError(type(self).__name__)
 
-    def sample(self, generators: Generators | None = None) -> Tensor:
+    def sample(self, generators: Generators = None) -> Tensor:
         """Draw actions ``[B, T, A]`` (see ``random_rows``)."""
         raise NotImplementedError(type(self).__name__)
 
@@ -121,7 +120,7 @@ class Deterministic(ActionDistribution):
         error = {"l2": F.mse_loss, "l1": F.smooth_l1_loss}[term]
         return error(self.action, actions, reduction="none").mean(-1)
 
-    def sample(self, generators: Generators | None = None) -> Tensor:
+    def sample(self, generators: Generators = None) -> Tensor:
         return self.action
 
     def mode(self) -> Tensor:
@@ -142,7 +141,7 @@ class Gaussian(ActionDistribution):
     def entropy(self) -> Tensor:
         return self.std.log().sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.std.shape[-1]
 
-    def sample(self, generators: Generators | None = None) -> Tensor:
+    def sample(self, generators: Generators = None) -> Tensor:
         return self.mean + self.std * random_rows("randn", self.mean, generators)
 
     def rsample(self, num_samples: int) -> tuple[Tensor, Tensor]:
@@ -173,7 +172,7 @@ class Squashed(ActionDistribution):
     def entropy(self) -> Tensor:
         return ActionDistribution.entropy(self)  # it has no closed form
 
-    def sample(self, generators: Generators | None = None) -> Tensor:
+    def sample(self, generators: Generators = None) -> Tensor:
         return self._action(torch.tanh(super().sample(generators)))
 
     def mode(self) -> Tensor:
@@ -220,7 +219,7 @@ class GaussianMixture(ActionDistribution):
         components = Gaussian(self.mean, self.std).log_prob(actions[..., None, :])
         return torch.logsumexp(self.logits + components, dim=-1)
 
-    def sample(self, generators: Generators | None = None) -> Tensor:
+    def sample(self, generators: Generators = None) -> Tensor:
         index = draw_index(self.logits.exp(), generators)
         mean, std = _component(self.mean, index), _component(self.std, index)
         return mean + std * random_rows("randn", mean, generators)
@@ -254,7 +253,7 @@ class Categorical(ActionDistribution):
     def entropy(self) -> Tensor:
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
-    def sample(self, generators: Generators | None = None) -> Tensor:
+    def sample(self, generators: Generators = None) -> Tensor:
         return self._one_hot(draw_index(self.logits.softmax(-1), generators))
 
     def mode(self) -> Tensor:
@@ -269,8 +268,7 @@ class Categorical(ActionDistribution):
 
 def _component(values: Tensor, index: Tensor) -> Tensor:
     """Take the components ``index`` ``[...]`` of ``[..., M, A]``."""
-    chosen = index[..., None, None].expand(*index.shape, 1, values.shape[-1])
-    return values.gather(-2, chosen).squeeze(-2)
+    return values.take_along_dim(index[..., None, None], dim=-2).squeeze(-2)
 
 
 @HEADS.register("deterministic")
@@ -282,6 +280,7 @@ class DeterministicHead(nn.Module):
         self.action = Linear(input_dim, ac_dim)
 
     def forward(self, features: Tensor) -> Deterministic:
+        """Map features ``[B, T, F]`` to a distribution over actions ``[B, T, A]``."""
         return Deterministic(torch.tanh(self.action(features)))
 
 
@@ -315,6 +314,7 @@ class GaussianHead(nn.Module):
         self.fixed_std, self.use_tanh = fixed_std, use_tanh
 
     def forward(self, features: Tensor) -> Gaussian:
+        """Map features ``[B, T, F]`` to a distribution over actions ``[B, T, A]``."""
         mean = self.mean(features)
         distribution = TanhGaussian if self.use_tanh else Gaussian
         mean = mean.clamp(-MEAN_LIMIT, MEAN_LIMIT) if self.use_tanh else torch.tanh(mean)
@@ -337,6 +337,7 @@ class FreeGaussianHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((ac_dim,), log_std_init))
 
     def forward(self, features: Tensor) -> Gaussian:
+        """Map features ``[B, T, F]`` to a distribution over actions ``[B, T, A]``."""
         mean = self.mean(features)
         return Gaussian(mean, self.log_std.exp().expand_as(mean))
 
@@ -369,6 +370,7 @@ class GMMHead(nn.Module):
         self.std_activation = std_activation
 
     def forward(self, features: Tensor) -> GaussianMixture:
+        """Map features ``[B, T, F]`` to a distribution over actions ``[B, T, A]``."""
         per_mode = (self.num_modes, -1)
         mean = self.mean(features).unflatten(-1, per_mode)
         distribution = TanhMixture if self.use_tanh else GaussianMixture
@@ -387,6 +389,7 @@ class CategoricalHead(nn.Module):
         self.logits = Linear(input_dim, ac_dim)
 
     def forward(self, features: Tensor) -> Categorical:
+        """Map features ``[B, T, F]`` to a distribution over actions ``[B, T, A]``."""
         return Categorical(self.logits(features))
 
     def draw(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -36,6 +36,7 @@ class MLP(nn.Module):
     def forward(
         self, features: Tensor, state: Any = None, answers: slice = EVERY_STEP
     ) -> tuple[Tensor, Any]:
+        """Map features ``[B, T, F]`` to ``[B, T, output_dim]``; the state is returned as it is."""
         return self._run(features if answers is EVERY_STEP else features[:, answers]), state
 
     def _run(self, features: Tensor) -> Tensor:
@@ -79,6 +80,7 @@ class RNN(MLP):
         state: Mapping[str, Tensor] | None = None,
         answers: slice = EVERY_STEP,
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Map features ``[B, T, F]`` to ``[B, T, output_dim]``, and return the next state."""
         # PyTorch's memory is ``[L, B, H]``, an LSTM's two of these; a state has ``[B, L, H]``.
         first = features[:, :1]
         hidden: Any = None

@@ -49,7 +49,7 @@ class VAE(nn.Module):
         self,
         obs: Obs,
         state: Any = None,
-        generators: Generators | None = None,
+        generators: Generators = None,
         num_samples: int | None = None,
     ) -> tuple[Any, Any]:
         """Decode ``latents``. Returns actions ``[B, T, A]``, or ``[B, num_samples, A]``, and the
@@ -59,7 +59,7 @@ class VAE(nn.Module):
         return self.reconstruction(output), state
 
     def latents(
-        self, obs: Obs, generators: Generators | None = None, num_samples: int | None = None
+        self, obs: Obs, generators: Generators = None, num_samples: int | None = None
     ) -> Tensor:
         """Draw latents ``[B, T, Z]`` from the prior, or ``num_samples`` for one step."""
         some = next(iter(obs.values()))
@@ -134,7 +134,7 @@ class Prior(nn.Module):
         and a number for the log, ``[B, T]`` each."""
         raise NotImplementedError(type(self).__name__)
 
-    def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
+    def sample(self, prior: Parts, like: Tensor, generators: Generators) -> Tensor:
         """Draw latents of the shape of ``like``, ``[B, T, Z]``."""
         raise NotImplementedError(type(self).__name__)
 
@@ -174,7 +174,7 @@ class GaussianPrior(Prior):
         modes = _log_normal(z[..., None, :], prior["mean"], prior["logvar"])
         return own - torch.logsumexp(self._log_weights(prior) + modes, dim=-1)
 
-    def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
+    def sample(self, prior: Parts, like: Tensor, generators: Generators) -> Tensor:
         if not self.learn:
             z = random_rows("randn", like, generators)
         else:
@@ -212,7 +212,7 @@ class CategoricalPrior(Prior):
         kl = (log_q.exp() * (log_q - log_p)).sum((-1, -2))
         return {"kl": kl, "temperature": torch.full_like(posterior["logit"][..., 0], temperature)}
 
-    def sample(self, prior: Parts, like: Tensor, generators: Generators | None) -> Tensor:
+    def sample(self, prior: Parts, like: Tensor, generators: Generators) -> Tensor:
         weights = self._log_p(prior, like.device).exp()
         index = draw_index(weights.expand(*like.shape[:2], -1, -1), generators)
         return F.one_hot(index, self.num_classes).float().flatten(-2)

@@ -112,7 +112,7 @@ class BehaviorTransformer(nn.Module):
         return all_logits, self.offsets(features)
 
     def sample(
-        self, features: Tensor, temperature: float, generators: Generators | None
+        self, features: Tensor, temperature: float, generators: Generators
     ) -> tuple[Tensor, Tensor]:
         """Draw codes ``[N, L]``. Returns them and their offsets."""
         codes: list[Tensor] = []
