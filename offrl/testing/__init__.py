@@ -302,7 +302,9 @@ def padded_steps_never_enter_the_loss(case: AlgoCase) -> None:
         seed_everything(2)
         ready = algo.process_batch_for_training(b)
         losses.append(algo.train_on_batch(ready, epoch=1, validate=True)["loss"])
-    assert torch.equal(*losses), "steps outside the demonstration count (pad_mask)"
+    assert torch.equal(*losses), (
+        "steps outside the demonstration count (pad_mask), in this check's windows of 4 steps"
+    )
 
 
 CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
