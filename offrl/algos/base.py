@@ -21,7 +21,8 @@ Info = dict[str, Any]  # numbers for the log, by their names there; None: not me
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Take the mean of values ``[B, T]``, over the steps where a mask ``[B, T, 1]`` is one."""
+    """Take the mean of values ``[B, T]``, over the steps where a mask ``[B, T, 1]`` is one, or
+    over all without a mask."""
     if mask is None:
         return values.mean()
     mask = mask.squeeze(-1)
@@ -38,13 +39,20 @@ def check_rewards(rewards: Tensor, algo_name: str) -> None:
 
 
 class Seen(NamedTuple):
-    """Holds all that a policy sees of a step in each of ``B`` environments."""
+    """Holds all that a policy sees of a step in each of ``B`` environments.
 
-    obs: Obs  #: Raw observations ``{key: [B, T, ...]}`` with ``T = frame_stack``.
-    goal: Obs | None = None  #: Raw goals ``{key: [B, ...]}``.
-    state: Any = None  #: The policy's state after the last step, ``None`` at first.
-    generators: Generators = None  #: A source of randomness per row.
-    num_steps: int = 0  #: Training steps so far, on which exploration may depend.
+    obs: raw observations ``{key: [B, T, ...]}`` with ``T = frame_stack``.
+    goal: raw goals ``{key: [B, ...]}``.
+    state: the policy's state after the last step, ``None`` at first.
+    generators: a source of randomness per row.
+    num_steps: training steps so far, on which exploration may depend.
+    """
+
+    obs: Obs
+    goal: Obs | None = None
+    state: Any = None
+    generators: Generators = None
+    num_steps: int = 0
 
 
 NUM_PARTS = {"act": 4, "explore": 5}  # of ``Seen`` that these methods may have as arguments
@@ -228,6 +236,7 @@ class PlannerAlgo(Algo):
         raise NotImplementedError(type(self).__name__)
 
     def get_action(self, obs_dict: Obs, goal_dict: Any = None) -> Tensor:
+        """Raise ``ValueError``: a planner takes no actions."""
         raise ValueError(
             f"{self.global_config.algo_name}: a planner proposes subgoals, and takes no actions"
         )

@@ -161,7 +161,8 @@ class Agent(BaseAgent, metaclass=ABCMeta):
 
     def action(self, state: Any, deterministic: bool = False) -> np.ndarray:
         """Choose the action for the last state of ``append_state``, or for an observation, which is
-        appended. Explores unless ``deterministic``."""
+        appended. Explores unless ``deterministic``. Returns it as the environment takes it: float32
+        ``[A]``, or an integer if actions are discrete."""
         if self._session is None:
             return self.predict(state) if deterministic else self.sample(state)
         if state is not self._state:

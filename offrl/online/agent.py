@@ -21,8 +21,9 @@ class BaseAgent:
     """Acts in environments by an algorithm: ``predict`` chooses the best actions, ``sample``
     actions to learn from, and ``learn`` makes an update.
 
-    Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``, and so are
-    actions.
+    Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``, and actions
+    are ``[A]`` or ``[B, A]``, as environments take them; discrete ones are integers, without ``A``.
+    offrl's policies also take dicts, ``{key: [...]}`` or ``{key: [B, ...]}``.
 
     alg: An ``Algorithm``.
     obs_ndim: The number of dimensions of an observation of one environment.
@@ -35,20 +36,26 @@ class BaseAgent:
         self.alg, self._obs_ndim = alg, obs_ndim
 
     def predict(self, obs: Obs) -> np.ndarray:
-        """Choose the best actions, deterministically."""
+        """Choose the best actions, deterministically: ``[A]`` for the observation ``[...]`` of one
+        environment, ``[B, A]`` for ``[B, ...]`` of several, without ``A`` if they are discrete."""
         batch, is_one = self._batch(obs)
         with torch.no_grad():
             actions = self.alg.predict(batch).cpu().numpy()
         return actions[0] if is_one else actions
 
     def sample(self, obs: Obs) -> np.ndarray:
-        """Choose actions to learn from, by default the best ones. A subclass that overrides it must
-        update ``num_steps``."""
+        """Choose actions to learn from, by default the best ones, in the shapes of ``predict``. A
+        subclass that overrides it must update ``num_steps``."""
         self.num_steps += 1 if np.asarray(obs).ndim == self._obs_ndim else len(obs)
         return self.predict(obs)
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, float]:
-        """Make one update from a batch of arrays or tensors. Returns numbers for the log."""
+        """Make one update from a batch of arrays or tensors. Returns numbers for the log.
+
+        An algorithm of offrl's takes ``obs`` and ``next_obs`` ``{key: [B, T, ...]}``, ``actions``
+        ``[B, T, A]`` (discrete ones are one-hot), ``rewards`` and ``dones`` ``[B, T]``, or those of
+        them that it reads (``NEEDS``).
+        """
         info = self.alg.learn(map_leaves(torch.as_tensor, data))
         return {name: float(value) for name, value in info.items()}
 

@@ -26,7 +26,8 @@ class Algo(Modes):
 
     A subclass says what it reads (``NEEDS``, ``window``), fills ``self.nets`` in
     ``_create_networks`` and writes its rule in ``update``. A network that ``algo.optim_params``
-    names gets an optimizer of that name.
+    names gets an optimizer of that name. It is made of a whole ``config``, what it observes
+    (``obs_spec``), how many numbers or discrete actions there are (``ac_dim``), and a ``device``.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("obs", "actions")  #: The parts of a batch that it reads.
@@ -62,7 +63,6 @@ class Algo(Modes):
         self.nets = torch.nn.ModuleDict()
         self._create_networks()
         self.nets.to(self.device)
-
         self.set_statistics(obs={}, actions={})
         self._has_statistics = False  # whether ``set_statistics`` was called with the data's
         self.take_stock()

@@ -14,7 +14,8 @@ from offrl.tree import map_leaves
 
 
 class HorizonConfig(Section):
-    """To, Ta and Tp of Chi et al. (2023)."""
+    """``observation_horizon``, ``action_horizon`` and ``prediction_horizon``: To, Ta and Tp of Chi
+    et al. (2023, arXiv:2303.04137)."""
 
     observation_horizon: Steps = 2
     """Number of latest observations that the policy sees. train.frame_stack is the same."""
@@ -114,6 +115,8 @@ class ChunkPolicy(PolicyAlgo):
         return predicted[:, -self.algo_config.horizon.chunk_length :]
 
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
+        """Return the next actions ``[B, A]`` of the chunks that are played, and the state. Chunks
+        that are due are predicted."""
         obs, goal, state, generators, _ = seen
 
         def predict(rows: Tensor) -> Callable[[], Tensor]:

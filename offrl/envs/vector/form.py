@@ -19,16 +19,24 @@ ALSO_KEPT = (ACTION_MASK, "achieved_goal", "desired_goal")
 
 
 class Stepped(NamedTuple):
-    """The results of a step in N environments."""
+    """The results of a step in N environments.
 
-    obs: Batch  #: ``{key: [N, ...]}``, the observations to act on next.
-    rewards: np.ndarray  #: ``[N]``
-    terminated: np.ndarray  #: ``[N]``, bool.
-    truncated: np.ndarray  #: ``[N]``, bool: time limits.
-    successes: np.ndarray  #: ``[N]``, int8: 1, 0, or -1 if success is not reported.
-    #: ``[N]``, bool: false where an action had no effect because it only began an episode.
+    obs: ``{key: [N, ...]}``, the observations to act on next.
+    rewards: ``[N]``.
+    terminated: ``[N]``, bool.
+    truncated: ``[N]``, bool: time limits.
+    successes: ``[N]``, int8: 1, 0, or -1 if success is not reported.
+    is_step: ``[N]``, bool: false where an action had no effect because it only began an episode.
+    final_obs: the last observation ``{key: [...]}`` of an episode, by environments that began the
+        next.
+    """
+
+    obs: Batch
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    successes: np.ndarray
     is_step: np.ndarray
-    #: The last observation ``{key: [...]}`` of an episode, by environments that began the next.
     final_obs: dict[int, Batch]
 
     @property
