@@ -121,7 +121,8 @@ class EpisodeRequest:
 
 @dataclass
 class EpisodeResult:
-    """The result of an episode."""
+    """The result of an episode: ``success``, ``total_reward`` and ``length``; ``frames`` and a
+    ``trajectory`` if they were requested; an ``error`` if it tells nothing of the policy."""
 
     request: EpisodeRequest  #: The request that it answers.
     #: True if the task was solved at some step; ``None`` if the environment reports no success.

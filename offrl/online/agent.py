@@ -23,7 +23,8 @@ class BaseAgent:
 
     Observations are those of one environment, ``[...]``, or of several, ``[B, ...]``, and actions
     are ``[A]`` or ``[B, A]``, as environments take them; discrete ones are integers, without ``A``.
-    offrl's policies also take dicts, ``{key: [...]}`` or ``{key: [B, ...]}``.
+    offrl's policies also take dicts, ``{key: [...]}`` or ``{key: [B, ...]}``; frames are stacked
+    for them.
 
     alg: An ``Algorithm``.
     obs_ndim: The number of dimensions of an observation of one environment.

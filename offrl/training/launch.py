@@ -39,7 +39,8 @@ SECONDS_BETWEEN_CURVES = 60.0
 
 @dataclass
 class Result:
-    """The result of a training, and the places of its files."""
+    """The result of a training: ``test`` has the numbers of its final test; ``run``,
+    ``checkpoint``, ``learning_curve`` and ``video`` are the places of its files."""
 
     run: RunFolder  #: The run folder.
     checkpoint: Path | None  #: The best checkpoint by measurements, else the last one.
