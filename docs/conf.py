@@ -28,7 +28,7 @@ myst_heading_anchors = 3
 # Every name that a page or a docstring refers to must be there; those of other packages cannot be
 # looked up without a network, and type variables are no classes.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!offrl).*"), ("py:class", r"offrl\..*\.(T|AlgoClass)")]
+nitpick_ignore_regex = [("py:.*", r"(?!offrl).*"), ("py:class", r"offrl\..*\.(T|Self|AlgoClass)")]
 smartquotes_action = "qe"  # but no dashes: options begin with two hyphens
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
