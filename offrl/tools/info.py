@@ -6,6 +6,7 @@ example: offrl info datasets/lift/low_dim.hdf5
 import argparse
 import json
 import math
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -65,6 +66,11 @@ def _checkpoint_facts(path: Path) -> dict[str, Any]:
     entries = [data] if isinstance(data, (str, Mapping)) else data
     state = content.get("variable_state") or {}
     env_args = content.get("env_metadata") or {}
+    evaluate = ["offrl", "rollout", "--checkpoint", str(path)]
+    # An algorithm of the user's own is a module, or stands in one.
+    name = content["algo_name"]
+    own = name if Path(*name.split(".")).with_suffix(".py").is_file() else name.rpartition(".")[0]
+    module = ["--module", own] if "." in name else []
     return {
         "checkpoint": str(path),
         "algorithm": content["algo_name"],
@@ -76,7 +82,7 @@ def _checkpoint_facts(path: Path) -> dict[str, Any]:
         "data": [x.get("path") if isinstance(x, Mapping) else x for x in entries],
         "environment": {k: v for k, v in env_args.items() if k != "env_kwargs"},
         "versions": content.get("provenance") or {},
-        "evaluate": f"offrl rollout --checkpoint {path}" if env_args else None,
+        "evaluate": shlex.join([*evaluate, *module]) if env_args else None,
         "wrong": [],
         "remarks": [],
     }

@@ -200,10 +200,13 @@ def test_a_module_that_is_imported_anyway_gives_nothing_but_what_is_registered(n
     assert not {"unittest.__main__", "json.tool"} & ({*sys.modules} - before)
 
 
-def test_a_package_that_is_imported_does_not_open_its_modules(mine, naming):
+def test_a_package_that_is_imported_does_not_open_its_modules(mine, naming, capsys):
     sys.path.append(os.getcwd())
     importlib.import_module("mine_package")
-    checkpoint = naming("mine_package.part.mine")
+    for name in ("mine_package.part", "mine_package.part.mine"):
+        checkpoint = naming(name)
+        assert main(["info", str(checkpoint)]) == 0
+        assert f"{checkpoint} --module mine_package.part\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="--module mine_package.part,"):
         policy_from_checkpoint(checkpoint)
     assert "mine_package.part" not in sys.modules
