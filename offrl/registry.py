@@ -21,10 +21,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Write a sentence with the known name that is most like ``name``, if any is similar."""
+def did_you_mean(name: str, known: Iterable[str], ending: str = "") -> str:
+    """Write a sentence with the known name that is most like ``name``, if any is similar; shown
+    with the ``ending`` that all have."""
     close = difflib.get_close_matches(name, [*known], n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return f" Did you mean {close[0] + ending!r}?" if close else ""
 
 
 class Registry:

@@ -69,6 +69,10 @@ TABLE = [
         "bcc.json: no such file (looked for .../configs/bcc.json, ...). Did you mean 'bc.json'?",
     ),
     (
+        lambda place: find_config("nosuch.json"),
+        "nosuch.json: no such file (looked for .../configs/nosuch.json, ...)",
+    ),
+    (
         lambda place: read_config_file(place.holding("bad.json", b'{"train": ')),
         "{folder}/bad.json: not valid JSON: ...",
     ),

@@ -69,7 +69,8 @@ def find_config(path: str | Path, beside: Path = Path()) -> Path:
                 raise
             found = find_file(Path(path).with_suffix(".json"), *FOLDERS, beside=beside)
         except FileNotFoundError:
-            hint = did_you_mean(str(path), shipped_configs("**/*.json"))
+            names = [Path(name).stem for name in shipped_configs("**/*.json")]
+            hint = did_you_mean(Path(path).stem, names, ".json")
             raise FileNotFoundError(f"{error}.{hint}" if hint else str(error)) from None
     *_, name = str(path).split("configs/")
     here, shipped = beside / "configs" / name, SHIPPED / "configs" / name

@@ -178,6 +178,8 @@ def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
         content = online_content(content)  # for a pipeline's file with one of offrl's algorithms
         if "alg_para" in content:
             return pipeline_config(content), path
+    elif flags.get("mode"):
+        raise ValueError(f"--mode is for files of parts (alg_para), not for {path}; leave it out")
     if _sets(content, "experiment", "ckpt_path") and _sets(content, "train", "num_steps"):
         from offrl.assembly.start import with_checkpoint
 

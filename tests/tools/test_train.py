@@ -194,6 +194,7 @@ def drop_actions(path):
         (["--set", 'observation.modalities.obs.low_dim=["touch"]'], "obs/position, obs/speed"),
         (["--set", "algo.optim_params.policy.learning_rate.initial=1e30"], "NaN or infinite at st"),
         (["--resume", "runs"], "without --config"),
+        (["--mode", "evaluate"], "--mode .*alg_para.*small.json"),
         (["--name", "../outside"], "experiment.name.*'../outside'"),
         (["--set", "algo_name=nobodys.algo"], "no module nobodys.algo or nobodys, neither here"),
         (["--set", "algo_name=broken_algo"], "unknown algorithm"),
