@@ -247,7 +247,9 @@ def acting_in_a_batch_equals_one_by_one(
         obs = {env: episode[step] for env, episode in enumerate(episodes)}
         actions: dict[int, Any] = together.act(obs, goals, dict.fromkeys(obs, float(step)))
         for env, action in actions.items():
-            assert action.shape == (() if algo.is_discrete else (AC_DIM,)), action.shape
+            assert action.shape == (() if algo.is_discrete else (AC_DIM,)), (
+                f"act gives an environment an action of shape {list(action.shape)}; return [B, A]"
+            )
             np.testing.assert_allclose(action, alone[env][step], atol=atol, rtol=0)
 
 

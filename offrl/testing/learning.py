@@ -58,7 +58,7 @@ def it_learns_what_is_right(case: "AlgoCase") -> None:
             algo.set_eval()
             with torch.no_grad():
                 shortfalls = (
-                    f"{what} are {more:.3g} and {less:.3g}"
+                    what.format(more, less)
                     for what, more, less in _compared(algo)
                     if not more - less > LEAST
                 )
@@ -73,8 +73,8 @@ def it_learns_what_is_right(case: "AlgoCase") -> None:
 
 
 def _compared(algo: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield pairs of numbers with their names. If an algorithm has learned the solution, the first
-    number of each pair is the larger one."""
+    """Yield sentences about two numbers, and these. If an algorithm has learned the solution, the
+    first number is the larger one."""
     position = torch.tensor(STATES).repeat_interleave(ROWS, 0)
     noise = torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(0))
     obs = {"position": position, "speed": noise.repeat(len(STATES), 1)}
@@ -87,11 +87,11 @@ def _compared(algo: Any) -> Iterator[tuple[str, Any, Any]]:
         algo.reset()
         if not algo.is_discrete:
             size = raw[:2, :, 1].abs().mean()
-            yield "1 and the second number of actions, which is better the smaller,", 1, size
-        yield "actions for the sides 1 and -1", *raw[:2, :, 0].mean(1)
+            yield "the second number of actions, to be near 0, is still of size {1:.3g}", 1, size
+        yield "actions for the sides 1 and -1 are {:.3g} and {:.3g}", *raw[:2, :, 0].mean(1)
     elif isinstance(algo, PlannerAlgo):
         found = algo.get_subgoal_predictions(obs, goal)["position"].view(len(STATES), ROWS, -1)
-        yield "subgoals for the sides 1 and -1", *found[:2, :, 0].mean(1)
+        yield "subgoals for the sides 1 and -1 are {:.3g} and {:.3g}", *found[:2, :, 0].mean(1)
     if isinstance(algo, ValueAlgo):
         taken = [_actions(algo, position[:, 0] * extent) for extent in (0.5, -0.5)]
         asked = {
@@ -105,8 +105,8 @@ def _compared(algo: Any) -> Iterator[tuple[str, Any, Any]]:
                 values = ask().view(-1, ROWS).mean(1)
             except NotImplementedError:  # it has no values of this kind
                 continue
-            yield "twice the highest reward and a value", 2 * PAID, values.abs().max()
-            yield f"the values of {what}", values[0], values[-1]
+            yield f"a value is {{1:.3g}}, and no reward above {PAID}", 2 * PAID, values.abs().max()
+            yield f"the values of {what} are {{:.3g}} and {{:.3g}}", values[0], values[-1]
 
 
 def _actions(algo: Any, first: Tensor) -> Tensor:
