@@ -34,5 +34,6 @@ __getattr__, __dir__, _LATER = lazy.exporting(
         "offrl.algos.shared.chunks": "ChunkConfig ChunkPolicy HorizonConfig",
         "offrl.algos.shared.td": "TDLearner",
         "offrl.algos.td3_bc": "TD3_BC",
+        "offrl.config.algo": "TDConfig",
     },
 )

@@ -165,7 +165,7 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         ``[A]``, or an integer if actions are discrete."""
         if self._session is None:
             return self.predict(state) if deterministic else self.sample(state)
-        if state is not self._state:
+        if state is None or state is not self._state:
             self.append_state(state)
         if not deterministic:
             return self._session.by_hand.choose()

@@ -17,6 +17,7 @@ from offrl import (
     register_algo,
     register_algo_factory_func,
 )
+from offrl.algos import ChunkConfig, ChunkPolicy, HorizonConfig
 from offrl.algos.base import PolicyAlgo, Seen, masked_mean
 from offrl.config import AlgoConfig, OptimConfig, Section
 from offrl.registry import ALGO_CONFIGS
@@ -292,6 +293,45 @@ def test_what_an_update_returns_is_checked(small_config, info, words):
     register_algo(OwnConfig)(broken(info))
     with pytest.raises(ValueError, match=words):
         list(Trainer(small_config({}, "own"))())
+
+
+@pytest.mark.parametrize("name", ["_create_networks", "update"])
+def test_a_method_that_is_missing_is_named(small_config, name):
+    register_algo(OwnConfig)(type("Bare", (Own,), {name: getattr(PolicyAlgo, name)}))
+    with pytest.raises(ValueError, match=f"Bare: define {name}"):
+        list(Trainer(small_config({}, "own"))())
+
+
+def test_a_part_of_a_batch_that_is_missing_is_named(small_config):
+    class Reader(Own):
+        def update(self, batch):
+            return super().update(batch | {"obs": batch["next_obs"]})
+
+    register_algo(OwnConfig)(Reader)
+    with pytest.raises(ValueError, match="'next_obs'.*NEEDS"):
+        list(Trainer(small_config({}, "own"))())
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ({}, "Chunks: define sample"),
+        ({"sample": lambda *_: torch.zeros(1, 2)}, r"Chunks: .*\[1, 2\].*\[1, 4, 2\]"),
+    ],
+)
+def test_chunks_that_are_none_are_refused(small_config, methods, words):
+    class OwnChunks(ChunkConfig):
+        ALGO_NAME = "own_chunks"
+
+        horizon: HorizonConfig = HorizonConfig(
+            observation_horizon=1, action_horizon=2, prediction_horizon=4
+        )
+
+    methods = {"_create_networks": lambda self: None, **methods}
+    register_algo(OwnChunks)(type("Chunks", (ChunkPolicy,), methods))
+    algo = Trainer(small_config({}, "own_chunks")).algo
+    with pytest.raises(ValueError, match=words):
+        algo.predict({"position": torch.zeros(1, 3), "speed": torch.zeros(1, 2)})
 
 
 @pytest.mark.parametrize(

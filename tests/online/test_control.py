@@ -467,6 +467,8 @@ def test_the_last_step_counts_though_nobody_appended_what_followed(caplog):
 
 def test_a_step_that_is_lost_is_warned_of_once(caplog):
     env, agent = Environment(CARTPOLE), Agent(CARTPOLE)
+    with pytest.raises(ValueError, match="'flat'"):
+        agent.action(agent.state)  # before the first observation
     for _ in range(3):
         agent.action(env.reset()[0])
         agent.reset()

@@ -477,9 +477,11 @@ def test_a_round_is_learned_from_at_once(algo_name):
     trainer.close()
 
 
-def test_batches_without_a_time_are_named(trainer):
+def test_batches_without_a_time_or_a_part_are_named(trainer):
     with pytest.raises(ValueError, match=r"learn: .*\[4\].*\[B, T, A\]"):
         trainer.agent.learn({"obs": {"flat": np.zeros((4, 4))}, "actions": np.zeros(4)})
+    with pytest.raises(ValueError, match="'actions'"):
+        trainer.agent.learn({"obs": {"flat": np.zeros((4, 1, 4))}})
 
 
 def test_an_agent_of_ones_own_takes_any_numbers():

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from offrl import models
 from offrl.algos.shared.actions import raw_action
+from offrl.algos.shared.batch import Parts
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Optimizers
@@ -152,7 +153,7 @@ class Algo(Modes):
                 )
 
     def _create_networks(self) -> None:
-        raise NotImplementedError(type(self).__name__)
+        raise ValueError(f"{type(self).__name__}: define _create_networks(), which fills nets")
 
     def _optimized(self, name: str) -> "Iterable[torch.nn.Parameter]":
         """Return the parameters that the optimizer of a network updates."""
@@ -197,7 +198,7 @@ class Algo(Modes):
                 if not self.trains(name):
                     self._average.settle(self._optimized(name))
             try:
-                info = self.update(batch)
+                info = self.update(Parts(batch))
             except ValueError as error:
                 if not str(error).startswith("Expected more than 1"):  # PyTorch's words
                     raise
@@ -217,13 +218,13 @@ class Algo(Modes):
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, Tensor]:
         """Make one update from a batch as the data gives it."""
-        return self.train_on_batch(self.process_batch_for_training(data), self.epoch or 1)
+        return self.train_on_batch(self.process_batch_for_training(Parts(data)), self.epoch or 1)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Apply the rule of the algorithm: compute losses, make an optimizer step for each
         (``optimize``), and return numbers for the log, ``"loss"`` among them. ``None`` stands for a
         number that was not measured. While validating, no gradients are kept."""
-        raise NotImplementedError(type(self).__name__)
+        raise ValueError(f"{type(self).__name__}: define update(batch), its rule")
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         """Turn what ``update`` returned, or an average of it, into numbers for the log, and add the
@@ -259,9 +260,8 @@ class Algo(Modes):
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
         """Return ``batch[key]``. Raises ``ValueError`` if the config does not load it."""
         if key not in batch:
-            remedy = "train.hdf5_load_next_obs: set it to true"
-            if key != "next_obs":
-                remedy = f"train.dataset_keys: lacks {key!r}; add it"
+            lacks = f"train.dataset_keys: lacks {key!r}; add it"
+            remedy = "train.hdf5_load_next_obs: set it to true" if key == "next_obs" else lacks
             raise ValueError(f"{remedy}: {self.global_config.algo_name} learns from {key}")
         return batch[key]
 

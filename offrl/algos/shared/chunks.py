@@ -65,8 +65,6 @@ class ChunkPolicy(PolicyAlgo):
 
     algo_config: ChunkConfig
 
-    sample: Callable[..., Tensor]
-
     @classmethod
     def window(cls, algo_config: Any) -> dict[str, int]:
         own = algo_config.horizon
@@ -107,12 +105,23 @@ class ChunkPolicy(PolicyAlgo):
 
     # -- acting -----------------------------------------------------------------------------------
 
+    def sample(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Predict actions, as a subclass defines it."""
+        raise ValueError(f"{type(self).__name__}: define sample(obs, goal, generators)")
+
     def chunk(self, obs: Obs, goal: Obs | None = None, generators: Generators = None) -> Tensor:
         """Predict the actions from now on, ``[B, H, A]``, normalised as in the dataset, from raw
         observations ``{key: [B, To, ...]}``."""
         seen = self.prepare(obs, goal)
         predicted = self.sample(seen, seen.get(GOAL), generators)
-        return predicted[:, -self.algo_config.horizon.chunk_length :]
+        length = self.algo_config.horizon.chunk_length
+        if predicted.ndim != 3 or predicted.shape[1] < length or predicted.shape[2] != self.ac_dim:
+            raise ValueError(
+                f"{type(self).__name__}: sample returned actions of shape "
+                f"{list(predicted.shape)}; [B, Tp, A] is needed, here [{len(predicted)}, "
+                f"{self.algo_config.horizon.prediction_horizon}, {self.ac_dim}]"
+            )
+        return predicted[:, -length:]
 
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
         """Return the next actions ``[B, A]`` of the chunks that are played, and the state. Chunks
