@@ -1,9 +1,7 @@
 """TD3 (Fujimoto et al., 2018, arXiv:1802.09477): a deterministic actor maximises a critic, with
 three remedies for values that are too high: the minimum of two critics, an actor that is updated
-less often than they are, and noise on the action of a target.
-
-The defaults are those of the authors' later code (two layers of 256, a rate of 3e-4), not the
-paper's (400 and 300, 1e-3): SAC has the same, so that the two can be compared.
+less often than they are, and noise on the action of a target. Its defaults are those of the
+authors' later code (two layers of 256, a rate of 3e-4), as SAC's are, so that the two compare.
 """
 
 from offrl import models
