@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from offrl import models
 from offrl.algos.shared.actions import raw_action
-from offrl.algos.shared.batch import Parts
+from offrl.algos.shared.batch import CheckedBatch
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Optimizers
@@ -142,8 +142,7 @@ class Algo(Modes):
             key = self.global_config.train.action_keys[0]
             raise ValueError(
                 f"train.action_config.{key}.format: actions are {kind}, but {name} learns "
-                f"{self.ACTIONS[0]} ones; set it to {remedy}, or use another algorithm, such as bc "
-                f"or {other}"
+                f"{self.ACTIONS[0]} ones; set it to {remedy}, or another algorithm (bc, {other})"
             )
         for group in self.obs_spec.groups:
             if self.obs_spec.keys(group) and group not in self.GROUPS:
@@ -198,7 +197,7 @@ class Algo(Modes):
                 if not self.trains(name):
                     self._average.settle(self._optimized(name))
             try:
-                info = self.update(Parts(batch))
+                info = self.update(CheckedBatch(batch))
             except ValueError as error:
                 if not str(error).startswith("Expected more than 1"):  # PyTorch's words
                     raise
@@ -218,7 +217,8 @@ class Algo(Modes):
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, Tensor]:
         """Make one update from a batch as the data gives it."""
-        return self.train_on_batch(self.process_batch_for_training(Parts(data)), self.epoch or 1)
+        batch = self.process_batch_for_training(CheckedBatch(data))
+        return self.train_on_batch(batch, self.epoch or 1)
 
     def update(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Apply the rule of the algorithm: compute losses, make an optimizer step for each

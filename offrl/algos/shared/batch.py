@@ -3,7 +3,7 @@
 from typing import Any, NoReturn
 
 
-class Parts(dict[str, Any]):
+class CheckedBatch(dict[str, Any]):
     """The parts of a batch by their names. To read one that it lacks is an error with a remedy."""
 
     def __missing__(self, key: str) -> NoReturn:
