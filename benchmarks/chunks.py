@@ -68,14 +68,14 @@ def diffusion_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     alpha = alphas[times][:, None, None]
     noisy = alpha.sqrt() * actions + (1 - alpha).sqrt() * noise
     net = nets["policy"]
-    return F.mse_loss(net(noisy, times, net.encode(batch["obs"])), noise)
+    return F.mse_loss(net(noisy, times, net.encoder(batch["obs"])), noise)
 
 
 def flow_loss(nets: Any, batch: dict[str, Any]) -> Tensor:
     actions, net = batch["actions"], nets["policy"]
     noise = torch.randn_like(actions)
     t = torch.rand(len(actions), 1, 1, device=actions.device)
-    velocity = net(torch.lerp(noise, actions, t), 100 * t.flatten(), net.encode(batch["obs"]))
+    velocity = net(torch.lerp(noise, actions, t), 100 * t.flatten(), net.encoder(batch["obs"]))
     return F.mse_loss(velocity, actions - noise)
 
 
@@ -224,7 +224,7 @@ def bare_acting(trainer: Trainer, denoise: Denoise, num_envs: int) -> Callable[[
 
     @torch.no_grad()
     def act() -> None:
-        denoise(net, torch.randn(shape, device=algo.device), net.encode(obs))
+        denoise(net, torch.randn(shape, device=algo.device), net.encoder(obs))
 
     return timed(act)
 

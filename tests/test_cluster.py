@@ -307,7 +307,7 @@ def test_an_actor_keeps_the_memory_of_its_simulators(two_cpus):
 
     with RayPool({"env_name": "Lift", "type": 1, "env_kwargs": {"robots": "Panda"}}, 1) as pool:
         run(pool, range(10), Still(), horizon=1)  # until it has grown
-        actor = pool._workers[0]._actor
+        actor = pool._workers[0][0]
         before = ray.get(actor.__ray_call__.remote(page_faults))
         run(pool, range(10), Still(), horizon=1)
         assert ray.get(actor.__ray_call__.remote(page_faults)) - before < 10 * 5000
