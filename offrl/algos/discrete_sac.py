@@ -74,6 +74,6 @@ class DiscreteSAC(SACN):
             q = self.nets[critic].values(obs).amin(0)
         return tuple((share * x).sum(-1, keepdim=True) for x in (q, log_pi))
 
-    def pi_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def pi_loss(self, batch: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         q, log_pi = self.q_and_log_pi("critic", batch["obs"], self.policy(batch["obs"])[0])
-        return (self.alpha * log_pi - q).mean(), log_pi
+        return (alpha * log_pi - q).mean(), log_pi

@@ -73,14 +73,14 @@ class SACN(ActorCritic):
         actions, log_pi = pi.rsample(1)
         return self.nets[critic](obs, actions).amin(0), log_pi
 
-    def pi_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def pi_loss(self, batch: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Compute ``alpha log pi(a | s) - Q(s, a)``. Returns it and ``log pi(a | s)``."""
         pi, _ = self.policy(batch["obs"])
         if self.num_updates < self.algo_config.actor.bc_start_steps:  # the data's likelihood as Q
             (_, log_pi), q = pi.rsample(1), pi.log_prob(batch["actions"])
         else:
             q, log_pi = self.q_and_log_pi("critic", batch["obs"], pi)
-        return (self.alpha * log_pi - q).mean(), log_pi
+        return (alpha * log_pi - q).mean(), log_pi
 
     def alpha_loss(self, batch: Batch, log_pi: Tensor) -> Tensor:
         surplus = -(log_pi.detach() + self.target_entropy(batch["obs"]))
@@ -101,8 +101,9 @@ class SACN(ActorCritic):
         return actor | critics | {"loss": actor["Actor/Loss"].detach() + critics["loss"]}
 
     def _train_actor(self, batch: Batch) -> Info:
-        pi_loss, log_pi = self.pi_loss(batch)
-        info: Info = {"Actor/Loss": pi_loss, "Entropy_Weight": self.alpha.squeeze()}
+        alpha = self.alpha
+        pi_loss, log_pi = self.pi_loss(batch, alpha)
+        info: Info = {"Actor/Loss": pi_loss, "Entropy_Weight": alpha.squeeze()}
         info["Entropy_Weight_Loss"] = torch.zeros((), device=self.device)
         if "entropy" in self.nets:
             info["Entropy_Weight_Loss"] = self.alpha_loss(batch, log_pi)
