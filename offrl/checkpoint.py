@@ -20,6 +20,7 @@ import torch
 from offrl import __version__
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import algo_factory
+from offrl.algos.bc import LOG_NAMES
 from offrl.algos.shared.weights import to_act
 from offrl.config import Config, stored_config, without_pretrained
 from offrl.envs import env_args_named, make_env
@@ -39,17 +40,10 @@ _warn_once = cache(log.warning)
 REQUIRED = {"model": Mapping, "config": str, "algo_name": str, "shape_metadata": Mapping}
 
 RENAMING = ("bc", "gl", "hbc", "iris")  # algorithms whose updates had other names than the log
-RENAMED = {  # some are logged twice
+RENAMED = LOG_NAMES | {  # some are logged twice
     "recons_loss": "recons_loss Reconstruction_Loss",
     "kl_loss": "kl_loss KL_Loss",
     "nll": "Log_Likelihood",
-    "l2": "L2_Loss",
-    "l1": "L1_Loss",
-    "cos": "Cosine_Loss",
-    "reconstruction": "Reconstruction_Loss",
-    "kl": "KL_Loss",
-    "variance": "Encoder_Variance",
-    "temperature": "Gumbel_Temperature",
     "policy_grad_norm": "Policy_Grad_Norms",
     "grad_norm": "Grad_Norms",
 }
