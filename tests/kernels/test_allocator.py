@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-# Small tensors that stay between large ones that go: what is free cannot be given back from an end.
+# Each tensor that goes lies between two that stay: what is free cannot be given back from an end.
 PROGRAM = """
 import torch
 from offrl.kernels import allocator
@@ -13,12 +13,12 @@ allocator.MOST_KEPT = 2**26
 memory = allocator.FreedMemory()
 memory.limit()
 before = allocator.resident_bytes()
-parts = [(torch.ones(2**18), torch.ones(8)) for _ in range(200)]
-small = [part[1] for part in parts]
-del parts
-kept = allocator.resident_bytes() - before
+parts = [torch.ones(2**18) for _ in range(400)]
+del parts[::2]
+needed = before + sum(part.nbytes for part in parts)
+kept = allocator.resident_bytes() - needed
 memory.limit()
-print(kept // 2**20, (allocator.resident_bytes() - before) // 2**20)
+print(kept // 2**20, (allocator.resident_bytes() - needed) // 2**20)
 """
 
 
