@@ -85,6 +85,7 @@ class DiffusionPolicy(DenoisingPolicy):
         super().__init__(**kwargs)
         self.schedule = make_noise_schedule(self.algo_config)
         self.sampler = make_sampler(self.algo_config, self.schedule)
+        self.schedule.alphas_cumprod = self.schedule.alphas_cumprod.to(self.device)
         self.steps_key = f"{self.algo_config.kind}.num_inference_timesteps"
 
     def inspect_data(self, values: Callable[..., Tensor]) -> None:

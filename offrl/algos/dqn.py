@@ -80,7 +80,7 @@ class DQN(ActionValues):
 
     def process_batch_for_training(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         ready = super().process_batch_for_training(batch)
-        # Stays on the CPU, where nothing waits for it.
+        # A tensor, so that it is split with the rest, but on the CPU, where nothing waits for it.
         ready["processed_at"] = torch.full((len(ready["dones"]),), self.num_updates)
         waits = self.algo_config.double or self._is_renewal_due(self.num_updates)
         return ready if waits else ready | {"targets": self._targets_of(ready)}
@@ -89,7 +89,8 @@ class DQN(ActionValues):
         return num_updates - self.renewed_at >= self.algo_config.target_every
 
     def update(self, batch: Batch) -> Info:
-        if self.trains("critic") and self._is_renewal_due(int(batch["processed_at"][0])):
+        processed_at, *_ = batch["processed_at"].tolist()
+        if self.trains("critic") and self._is_renewal_due(processed_at):
             self.update_targets()
             self.renewed_at = self.num_updates
         target = batch["targets"] if "targets" in batch else self._targets_of(batch)

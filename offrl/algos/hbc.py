@@ -146,10 +146,12 @@ class HBC(Composite, HierarchicalAlgo):
         """Make the parts' batches, and the actor's ``subgoals`` ``{key: [B, ...]}``."""
         gl, seq_length = self.goal_planner, self.global_config.train.seq_length
         now, size = self.num_frames - 1, len(batch["actions"])
+        later = self.needed(batch, "next_obs")
         steps: Any = slice(None), now + gl.algo_config.subgoal_horizon - 1
         if self.algo_config.actor_use_random_subgoals:
-            steps = torch.arange(size), now + torch.randint(seq_length, (size,))
-        later = self.needed(batch, "next_obs")
+            place = batch["actions"].device  # before the batch is moved
+            drawn = torch.randint(seq_length, (size,), device=place)
+            steps = torch.arange(size, device=place), now + drawn
         return {
             "planner": self._processed("planner", batch),
             "actor": self._processed("actor", {**batch, "goal_obs": None}),

@@ -11,7 +11,7 @@ from offrl.algos.shared.batch import CheckedBatch
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Optimizers
-from offrl.algos.shared.weights import Average, matching_weights, weights_of
+from offrl.algos.shared.weights import Average, check_start, matching_weights, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import Normalizer, Stats
@@ -209,11 +209,12 @@ class Algo(Modes):
         self.validates = False
         if info is not None and not isinstance(info, Mapping):
             return info  # the trainer says what is wrong with it
-        return {
-            name: torch.as_tensor(x).detach() if isinstance(x, (Tensor, Number)) else x
-            for name, x in (info or {}).items()
-            if x is not None
-        }
+        return {name: self._logged(x) for name, x in (info or {}).items() if x is not None}
+
+    def _logged(self, value: Any) -> Any:
+        if isinstance(value, Number):  # torch.full asks nothing of the device, torch.tensor does
+            return torch.full((), value, device=self.device)  # type: ignore[call-overload]
+        return value.detach() if isinstance(value, Tensor) else value
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, Tensor]:
         """Make one update from a batch as the data gives it."""
@@ -385,16 +386,11 @@ class Algo(Modes):
     def settings_from(cls, algo_name: str, stored: Config) -> dict[str, Any]:
         """Return overrides for a config of ``algo_name`` that follow from the ``stored`` config of
         the checkpoint that a training starts from. ``ValueError`` if it cannot start from it."""
-        _check_start(algo_name, stored.algo_name)
+        check_start(algo_name, stored.algo_name)
         return {"algo": stored.algo.to_dict()}
 
     def start_from(self, content: Mapping[str, Any]) -> None:
         """Load the weights of a checkpoint, to train them further. Raises ``ValueError`` if they
         belong to another algorithm or do not fit."""
-        _check_start(self.global_config.algo_name, content["algo_name"])
+        check_start(self.global_config.algo_name, content["algo_name"])
         self.deserialize(weights_of(content["model"]))
-
-
-def _check_start(algo_name: str, stored: str) -> None:
-    if algo_name != stored:
-        raise ValueError(f"a checkpoint of {stored!r}, but {algo_name!r} was asked for (algo_name)")

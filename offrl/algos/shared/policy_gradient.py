@@ -217,7 +217,8 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         )
         error, spread = advantages[taken].var(), (advantages + v)[taken].var()
         found = torch.from_numpy(advantages).flatten().to(self.device)
-        explained = torch.tensor(1 - error / max(spread, 1e-8), dtype=torch.float32)
+        share = 1 - error / max(spread, 1e-8)
+        explained = torch.tensor(share, dtype=torch.float32, device=self.device)
         return {"advantages": found, "returns": found + values, "explained_variance": explained}
 
     def learn(self, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,3 +141,9 @@ def matching_weights(
             "that they were trained with"
         )
     return state
+
+
+def check_start(algo_name: str, stored: str) -> None:
+    """Raise ``ValueError`` unless an algorithm may start from a checkpoint of ``stored``."""
+    if algo_name != stored:
+        raise ValueError(f"a checkpoint of {stored!r}, but {algo_name!r} was asked for (algo_name)")
