@@ -29,6 +29,7 @@ from offrl.config.algo import TDConfig
 from offrl.data.datasets import make_dataset
 from offrl.data.loader import BatchLoader
 from offrl.seeding import seed_everything
+from offrl.testing.device import updates_do_not_wait_for_the_device
 from offrl.testing.learning import it_learns_what_is_right
 from offrl.testing.state import (
     acting_to_learn_has_no_training_mode,
@@ -316,6 +317,7 @@ CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
     acting_to_learn_has_no_training_mode,
     frozen_weights_stay,
     info_is_detached_numbers,
+    updates_do_not_wait_for_the_device,
     serialize_and_deserialize_are_the_identity,
     weights_that_do_not_fit_are_refused_by_name,
     averages_are_for_acting_and_weights_for_training,

@@ -9,6 +9,7 @@ from offrl import config_factory
 from offrl.config import Section
 from offrl.registry import ALGOS
 from offrl.testing import CHECKS, STREAMED, AlgoCase, resumed_equals_uninterrupted
+from offrl.testing.device import updates_do_not_wait_for_the_device
 from offrl.testing.learning import it_learns_what_is_right
 from offrl.tree import merge
 
@@ -146,7 +147,12 @@ SMALL = {
     "edac": FEW_CRITICS,
     "dt": {"embed_dim": 16, "num_layers": 2, "optim_params": WITHOUT_SCHEDULE},
     "act": {
-        "transformer": {"embed_dim": 16, "feedforward_dim": 32, "num_heads": 2},
+        "transformer": {
+            "embed_dim": 16,
+            "feedforward_dim": 32,
+            "num_heads": 2,
+            "num_encoder_layers": 1,
+        },
         "latent_dim": 4,
     },
     "flow_matching": DENOISING,
@@ -191,6 +197,7 @@ CASES |= {
 # steps; other heads act; other networks and draws have to come back when a training goes on.
 FIRST = {f"{algo}-{next(iter(VARIANTS.get(algo, ['default'])))}" for algo in OFFLINE}
 FIRST |= {f"bc-{trunk}-{next(iter(HEADS))}" for trunk in TRUNKS} | {"bc-mlp-categorical"}
+OTHER_NETWORKS = {"bc-mlp-gmm", "bc-vae_gmm", "bcq-distributional", "hbc-mlp", "hbc-latent"}
 CAN_DIFFER = {
     "loss_falls_on_one_batch",
     "padded_steps_never_enter_the_loss",
@@ -215,6 +222,8 @@ def check_name(check):
 def marks_of(check, case):
     if check is it_learns_what_is_right:
         return [pytest.mark.slow if case in STREAMS else pytest.mark.thorough]
+    if check is updates_do_not_wait_for_the_device and case not in STREAMS:
+        return [pytest.mark.slow if case in FIRST | OTHER_NETWORKS else pytest.mark.thorough]
     if case in FIRST:
         is_quick = check is not resumed_equals_uninterrupted or case in STREAMS
         return [] if is_quick else [pytest.mark.slow]
@@ -245,8 +254,9 @@ def case_of(tmp_path_factory):
         if check is not it_learns_what_is_right or case != "plas-vae"  # its critic begins later
     ],
 )
-def test_an_algorithm(case_of, check, case):
+def test_an_algorithm(case_of, check, case, caplog):
     check(case_of(case))
+    assert "check_algo" not in caplog.text  # which says what could not be checked
 
 
 @pytest.mark.slow

@@ -1,0 +1,224 @@
+"""Updates do not wait for the device, also with images, goals and batches from acting.
+
+The conformance suite holds each algorithm to this with vectors from recorded data.
+"""
+
+import pytest
+import torch
+from gymnasium.spaces import Box
+from own_steps import RNN, Noise, Rounds
+from own_steps import make as make_on_cpu
+
+from offrl import algo_factory, config_factory, register_algo
+from offrl.algos.bc import BC, BCConfig
+from offrl.seeding import seed_everything
+from offrl.testing import AlgoCase
+from offrl.testing.device import (
+    DEVICE,
+    update_under_watch,
+    updates_do_not_wait_for_the_device,
+    watched,
+    without_numbers,
+)
+from offrl.tree import map_leaves, merge
+
+SIZE, STEPS = 6, 2
+VECTORS = {"modalities": {"obs": {"low_dim": ["x"]}}}
+IMAGES = {"modalities": {"obs": {"low_dim": ["x"], "rgb": ["camera"]}, "goal": {"low_dim": ["x"]}}}
+RANDOM = {
+    "obs_randomizer_class": ["CropRandomizer", "GaussianNoiseRandomizer"],
+    "obs_randomizer_kwargs": [{"crop_height": 36, "crop_width": 36}, {}],
+}
+SHALLOW = {
+    "core_kwargs": {"backbone_class": "ShallowConv", "pool_kwargs": {"num_kp": 4}},
+}
+AVERAGED = {"ema": {"enabled": True}, "max_grad_norm": 1.0}
+SCHEDULED = {
+    "policy": {"learning_rate": {"scheduler_type": "cosine", "step_every_batch": True}},
+}
+CASES = {
+    "ResNet and goals": ("bc", {"observation": IMAGES | {"encoder": {"rgb": RANDOM}}}),
+    "images of critics": ("td3", {"observation": IMAGES | {"encoder": {"rgb": SHALLOW}}}),
+    "averages and schedules": ("bc", {"train": AVERAGED, "algo": {"optim_params": SCHEDULED}}),
+    "several steps": ("td3", {"algo": {"n_step": STEPS}}),
+    "demonstrations among them": ("sqil", {}),
+    "discrete actions": ("discrete_sqil", {}),
+    "forbidden actions": ("discrete_sac", {}),
+}
+
+
+def make(name, overrides):
+    """An algorithm on the device without numbers."""
+    own = {"train": {"cuda": False}, "observation": VECTORS, "experiment": {}}
+    own["experiment"]["epoch_every_n_steps"] = 10
+    config = config_factory(name, merge(own, overrides))
+    seed_everything(0)
+    with without_numbers():
+        made = algo_factory(name, config, {"x": (3,), "camera": (3, 40, 40)}, 3, DEVICE)
+    made.set_train()
+    return made
+
+
+def batch_for(algo):
+    """A batch as recorded data or a replay gives it."""
+    window = algo.window(algo.algo_config)
+    num_frames = algo.num_frames
+    num_steps = window.get("seq_length", 1) + num_frames - 1
+
+    def look(*size):
+        images = torch.zeros(*size, 40, 40, 3, dtype=torch.uint8)
+        return {"x": torch.zeros(*size, 3), "camera": images}
+
+    batch = {
+        "obs": look(SIZE, num_steps),
+        "next_obs": look(SIZE, num_steps),
+        "goal_obs": look(SIZE),
+        "actions": torch.zeros(SIZE, num_steps, 3),
+        "rewards": torch.zeros(SIZE, num_steps),
+        "dones": torch.zeros(SIZE, num_steps),
+        "pad_mask": torch.ones(SIZE, num_steps, 1),
+        "weights": torch.ones(SIZE),
+        "is_demo": torch.ones(SIZE, 1),
+    }
+    if algo.is_discrete:
+        mask = torch.ones(SIZE, num_steps, 3, dtype=torch.bool)
+        for key in ("obs", "next_obs"):
+            batch[key]["action_mask"] = mask
+    return map_leaves(lambda x: x.to(DEVICE), batch)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_updates_do_not_wait(case):
+    algo = make(*CASES[case])
+    batch = batch_for(algo)
+    with watched():
+        batch = algo.process_batch_for_training(batch)
+    update_under_watch(algo, batch)
+
+
+# -- rounds of own steps, which are processed on the CPU ------------------------------------------
+
+MEMORY = {"memory": RNN["memory"]}
+# Those that wait, and why nothing can be done about it.
+WAITING = {
+    "reinforce": ("reinforce", {}, "advantages are summed up backwards, step by step, in NumPy"),
+    "a2c": ("a2c", {}, "as REINFORCE"),
+    "impala": ("impala", {}, "targets are summed up backwards, step by step, in NumPy"),
+    "memory": ("ppo", MEMORY, "a memory begins anew where episodes do, other ones in each round"),
+    "early stop": ("ppo", {"target_kl": 0.01}, "the host decides whether passes are left out"),
+}
+
+
+def update_of_a_round(name, section):
+    ours = make_on_cpu(name, Box(-1, 1, (2,)), section)
+    data = Rounds(ours, lambda: Noise(Box(-1, 1, (2,))), num_envs=2).collect(4)
+    num = len(data["rewards"].flatten())
+    data["demos"] = {"obs": {"x": torch.zeros(num, 1, 4)}, "actions": torch.zeros(num, 1, 2)}
+    batch = next(iter(ours.minibatches(ours.process_batch_for_training(data))))
+    with without_numbers():
+        parts = name, ours.global_config, {"x": (4,)}, 2, DEVICE
+        algo = algo_factory(*parts)
+    algo.set_train()
+    update_under_watch(algo, map_leaves(lambda x: x.to(DEVICE), batch))
+
+
+@pytest.mark.parametrize("name", ["ppo", "gail"])
+def test_updates_of_a_round_do_not_wait(name):
+    update_of_a_round(name, {})
+
+
+@pytest.mark.parametrize("case", WAITING)
+def test_some_updates_of_a_round_wait(case):
+    name, section, _ = WAITING[case]
+    with pytest.raises(AssertionError, match="the training waits|as an index"):
+        update_of_a_round(name, section)
+
+
+# -- users' algorithms ----------------------------------------------------------------------------
+
+
+class SlowConfig(BCConfig):
+    ALGO_NAME = "slow"
+
+
+def item(loss, batch):
+    return loss.item()
+
+
+def number(loss, batch):
+    return float(loss) > 0
+
+
+def branch(loss, batch):
+    return 1 if loss > 0 else 2
+
+
+def printed(loss, batch):
+    return f"{loss:.3f}"
+
+
+def array(loss, batch):
+    return loss.numpy()
+
+
+def as_list(loss, batch):
+    return batch["actions"].tolist()
+
+
+def on_the_cpu(loss, batch):
+    return loss.cpu()
+
+
+def masked(loss, batch):
+    return batch["actions"][batch["actions"] > 0]
+
+
+def places(loss, batch):
+    return (batch["actions"] > 0).nonzero()
+
+
+def from_the_cpu(loss, batch):
+    return batch["actions"] * torch.arange(2)
+
+
+def new_number(loss, batch):
+    return loss * torch.tensor(0.5, device=loss.device)
+
+
+HABITS = {
+    item: "asks the device for a number,",
+    number: "asks the device for a number,",
+    branch: "asks the device for a number,",
+    printed: "copies to the CPU",
+    array: "copies to the CPU",
+    as_list: "copies to the CPU",
+    on_the_cpu: "copies to the CPU",
+    masked: "asks the device for a number of elements",
+    places: "asks the device for a number of elements",
+    from_the_cpu: "uses numbers on the CPU",
+    new_number: "uses numbers on the CPU",
+}
+
+
+class Slow(BC):
+    habit = staticmethod(lambda loss, batch: 0.5)
+
+    def update(self, batch):
+        info = super().update(batch)
+        found = self.habit(info["loss"].detach(), batch)
+        return info | {"found": found}
+
+
+def test_what_waits_is_named_by_its_line(tmp_path, monkeypatch):
+    register_algo(SlowConfig)(Slow)
+    case = AlgoCase("slow", {"algo": {"actor_layer_dims": [8]}}, tmp_path)
+    updates_do_not_wait_for_the_device(case)
+    monkeypatch.setattr(Slow, "habit", staticmethod(lambda loss, batch: torch.zeros(())))
+    with pytest.raises(AssertionError, match="update returned 'found' on the CPU"):
+        updates_do_not_wait_for_the_device(case)
+    for habit, words in HABITS.items():
+        monkeypatch.setattr(Slow, "habit", staticmethod(habit))
+        with pytest.raises(AssertionError, match=words) as raised:
+            updates_do_not_wait_for_the_device(case)
+        line = habit.__code__.co_firstlineno + 1
+        assert str(raised.value).startswith(f"{__file__.rpartition('/')[2]}, line {line} (return ")
