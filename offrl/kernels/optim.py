@@ -149,6 +149,9 @@ class LeanOptimizer(torch.optim.Optimizer):
             if not parameters:
                 continue
             states = [self.state[p] for p in parameters]
+            for state, parameter in zip(states, parameters, strict=True):
+                if state["step"].device != parameter.device:  # RMSprop's, which PyTorch counts here
+                    state["step"] = state["step"].to(parameter.device)
             steps = [state["step"] for state in states]
             # A plain number would become one tensor per parameter.
             torch._foreach_add_(steps, steps[0].new_ones(()), alpha=1)

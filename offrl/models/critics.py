@@ -139,7 +139,8 @@ class Critics(nn.Module):
         """Clip each critic's gradient to the norm ``limit``. Returns the norms then, ``[N]``."""
         stacked = gradients(self.trunk) + gradients(self.head)  # [N, ...]
         norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in stacked]
-        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else torch.zeros(1)
+        zero = next(self.parameters()).new_zeros(1)  # where all of these are frozen
+        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else zero
         own = [gradients(encoder) for encoder in self.encoders]
         if any(own):
             theirs = torch.stack([torch.nn.utils.get_total_norm(parts) for parts in own])

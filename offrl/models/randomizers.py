@@ -164,7 +164,7 @@ def adjust_hue(images: Tensor, turns: Tensor) -> Tensor:
         torch.where(high == green, 2 + (blue - red) / chroma, 4 + (red - green) / chroma),
     )
     # Each channel is a trapezoid of the hue, a third of a turn apart.
-    offset = torch.tensor([5.0, 3.0, 1.0], device=images.device).view(1, 3, 1, 1)
+    offset = torch.arange(5.0, 0.0, -2.0, device=images.device).view(1, 3, 1, 1)
     position = (sector + 6 * turns + offset) % 6
     return high - (high - low) * torch.minimum(position, 4 - position).clamp(0, 1)
 
@@ -174,7 +174,8 @@ def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    weights = torch.cat([images.new_full((1, 1, 1, 1), weight) for weight in GREY], dim=1)
+    return (images * weights).sum(1, keepdim=True)
 
 
 def _interval(value: Interval, around: float) -> tuple[float, float] | None:

@@ -124,7 +124,8 @@ class _Operators(TorchDispatchMode):
 
 
 def _why_it_waits(func: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
-    places = {x.device.type for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    places = {x.device.type for x in tensors}
     if DEVICE in places:
         if torch.Tag.data_dependent_output in func.tags:
             return ASKS
@@ -136,9 +137,9 @@ def _why_it_waits(func: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None
             return TO_CPU
         if func is aten.copy_.default and args[0].device.type != DEVICE:
             return TO_CPU
-    # Numbers of the CPU may be read, but not computed with there.
-    reads = func in (aten._local_scalar_dense.default, aten.detach.default)
-    return FROM_CPU if "cpu" in places and not reads else None
+    # Single numbers of the CPU are as Python's, as long as they stay there.
+    is_small = DEVICE not in places and not any(x.ndim for x in tensors)
+    return FROM_CPU if "cpu" in places and not is_small else None
 
 
 def _is_mask(index: Any) -> bool:

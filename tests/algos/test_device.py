@@ -26,8 +26,8 @@ SIZE, STEPS = 6, 2
 VECTORS = {"modalities": {"obs": {"low_dim": ["x"]}}}
 IMAGES = {"modalities": {"obs": {"low_dim": ["x"], "rgb": ["camera"]}, "goal": {"low_dim": ["x"]}}}
 RANDOM = {
-    "obs_randomizer_class": ["CropRandomizer", "GaussianNoiseRandomizer"],
-    "obs_randomizer_kwargs": [{"crop_height": 36, "crop_width": 36}, {}],
+    "obs_randomizer_class": ["ColorRandomizer", "CropRandomizer", "GaussianNoiseRandomizer"],
+    "obs_randomizer_kwargs": [{}, {"crop_height": 36, "crop_width": 36}, {}],
 }
 SHALLOW = {
     "core_kwargs": {"backbone_class": "ShallowConv", "pool_kwargs": {"num_kp": 4}},
@@ -40,6 +40,7 @@ CASES = {
     "ResNet and goals": ("bc", {"observation": IMAGES | {"encoder": {"rgb": RANDOM}}}),
     "images of critics": ("td3", {"observation": IMAGES | {"encoder": {"rgb": SHALLOW}}}),
     "averages and schedules": ("bc", {"train": AVERAGED, "algo": {"optim_params": SCHEDULED}}),
+    "RMSprop": ("bc", {"algo": {"optim_params": {"policy": {"optimizer_type": "rmsprop"}}}}),
     "several steps": ("td3", {"algo": {"n_step": STEPS}}),
     "demonstrations among them": ("sqil", {}),
     "discrete actions": ("discrete_sqil", {}),
