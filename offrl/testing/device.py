@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import offrl
 from offrl.algos import Algo
@@ -42,10 +41,9 @@ FROM_CPU = (
 )
 TO_CPU = "copies to the CPU, and the training waits for the device; leave it there"
 
-aten = torch.ops.aten
 READING = (Tensor.numpy, Tensor.__array__, Tensor.__repr__, Tensor.__format__)
 MAKING = (torch.tensor, torch.as_tensor, Tensor.new_tensor)
-INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
+INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 
 
 def updates_do_not_wait_for_the_device(case: "AlgoCase") -> None:
@@ -91,7 +89,7 @@ def without_numbers() -> Iterator[None]:
 def watched() -> Iterator[None]:
     """Raise ``AssertionError``, with the line, if something waits for ``DEVICE``."""
     try:
-        with without_numbers(), _Methods(), _Operators():
+        with without_numbers(), _Methods(), _Waiting():
             yield
     except _WaitsError as error:
         raise AssertionError(f"{_place_of(error)} {error}") from None
@@ -113,37 +111,58 @@ class _Methods(TorchFunctionMode):
         return result
 
 
-class _Operators(TorchDispatchMode):
-    """Refuses operators whose results depend on numbers, and those that use other devices."""
+class Operators(TorchDispatchMode):
+    """Sees each operator that PyTorch calls, before it runs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if reason := _why_it_waits(func, args, kwargs):
+        self.see(func, [*leaves_of((args, kwargs))])
+        return func(*args, **(kwargs or {}))
+
+    def see(self, func: Any, arguments: list[Any]) -> None:
+        """Look at an operator and its arguments, without the lists that these are in."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class _Waiting(Operators):
+    """Refuses operators whose results depend on numbers, and those that use other devices."""
+
+    def see(self, func: Any, arguments: list[Any]) -> None:
+        if reason := _why_it_waits(func, arguments):
             raise _WaitsError(reason)
-        return func(*args, **kwargs)
 
 
-def _why_it_waits(func: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+def leaves_of(arguments: Any) -> Iterator[Any]:
+    """Yield what is in nested lists, tuples and dicts."""
+    if isinstance(arguments, dict):
+        arguments = arguments.values()
+    elif not isinstance(arguments, (list, tuple)):
+        yield arguments
+        return
+    for each in arguments:
+        yield from leaves_of(each)
+
+
+def _why_it_waits(func: Any, arguments: list[Any]) -> str | None:
+    tensors = [x for x in arguments if isinstance(x, Tensor)]
     places = {x.device.type for x in tensors}
-    if DEVICE in places:
-        if torch.Tag.data_dependent_output in func.tags:
-            return ASKS
-        if func.overloadpacket in INDEXING:
-            return COUNTS if any(_is_mask(index) for index in args[1]) else None
-        if torch.Tag.dynamic_output_shape in func.tags:
-            return COUNTS
-        if torch.device(kwargs.get("device") or DEVICE).type != DEVICE:
-            return TO_CPU
-        if func is aten.copy_.default and args[0].device.type != DEVICE:
-            return TO_CPU
-    # Single numbers of the CPU are as Python's, as long as they stay there.
-    is_small = DEVICE not in places and not any(x.ndim for x in tensors)
-    return FROM_CPU if "cpu" in places and not is_small else None
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+    if (
+        DEVICE not in places
+    ):  # single numbers of the CPU are as Python's, as long as they stay there
+        return FROM_CPU if any(x.ndim for x in tensors) else None
+    name, _, _ = func.name().partition(".")
+    to = [x.type for x in arguments if isinstance(x, torch.device)]
+    if name == "aten::copy_":
+        to = [tensors[0].device.type]
+    if any(place != DEVICE for place in to):
+        return TO_CPU
+    if "cpu" in places:
+        return FROM_CPU
+    if torch.Tag.data_dependent_output in func.tags:
+        return ASKS
+    if name in INDEXING:
+        indices = tensors[1:] if name == "aten::index" else tensors[1:-1]
+        return COUNTS if any(x.dtype in (torch.bool, torch.uint8) for x in indices) else None
+    return COUNTS if torch.Tag.dynamic_output_shape in func.tags else None
 
 
 def _place_of(error: BaseException) -> str:
