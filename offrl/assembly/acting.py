@@ -40,25 +40,21 @@ HORIZON = 500  # steps of their episodes, Meta-World's own number
 
 
 class ActingExperiment:
-    """Assembles environments, an algorithm and a buffer by a config.
+    """Holds the environments, the algorithm and the buffer of an online training.
 
-    Raises ``ValueError`` if the config cannot be trained, before an environment is stepped.
-
-    config: Of this experiment alone; the environments complete it.
-    envs: Existing environments, instead of those that the config names.
-    earlier: A checkpoint of the same training, which is about to be resumed.
-    num_envs: The number of environments to make; ``None``: as many as the config says.
+    config: The environments complete it. ``ValueError`` if it cannot be trained.
+    start: The content of the checkpoint that it starts from, if it names one.
+    earlier: As in ``assemble``.
     """
 
     def __init__(
         self,
         config: Config,
-        envs: Envs | None,
+        envs: VectorEnv,
+        start: Mapping[str, Any] | None,
         earlier: Mapping[str, Any] | None,
-        num_envs: int | None = None,
     ):
-        self.config = config
-        start = start_of(config) if earlier is None else None
+        self.config, self.envs = config, envs
         known = start or earlier or {}
         self._rewards = config.train.rewards
         self._changes_rewards = self._rewards != RewardsConfig()
@@ -66,14 +62,8 @@ class ActingExperiment:
         #: Statistics that normalise rewards (``train.rewards``).
         self.reward_stats = known.get("reward_normalization_stats") if normalizes else None
         self.moments = known.get("running_statistics", {})  #: See ``RunningStatistics``.
-        seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
-        recorded = known.get("env_metadata")
-        if envs is None:
-            self.envs = _make_envs(config, recorded, num_envs)
-        else:
-            self.envs = _wrap_given(config, envs)
         self.env_args = self.envs.env_args
         spaces.fit(config, self.envs)
         space = self.envs.action_space
@@ -246,6 +236,28 @@ class ActingExperiment:
                     f"{[*shown]}; name demonstrations of the same task (train.data)"
                 )
         return demos
+
+
+def assemble(
+    config: Config,
+    envs: Envs | None,
+    earlier: Mapping[str, Any] | None,
+    num_envs: int | None = None,
+) -> ActingExperiment:
+    """Assemble what an online training needs, as its config says. Raises ``ValueError`` if it
+    cannot be trained, before an environment is stepped.
+
+    config: Of this experiment alone; the environments complete it.
+    envs: Existing environments, instead of those that the config names.
+    earlier: A checkpoint of the same training, which is about to be resumed.
+    num_envs: The number of environments to make; ``None``: as many as the config says.
+    """
+    start = start_of(config) if earlier is None else None
+    seed_everything(config.train.seed)
+    if envs is not None:
+        return ActingExperiment(config, _wrap_given(config, envs), start, earlier)
+    recorded = (start or earlier or {}).get("env_metadata")
+    return ActingExperiment(config, _make_envs(config, recorded, num_envs), start, earlier)
 
 
 def _warn_of_length(config: Config, num_before: int, num_envs: int) -> None:

@@ -1,6 +1,5 @@
 """The agent for scripts: it acts, learns, trains and plays."""
 
-import logging
 from abc import ABCMeta
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +13,9 @@ from offrl.acting.episode import ACTION_MASK, Policy, as_flag, check_obs, finite
 from offrl.algos.base import Seen
 from offrl.algos.shared.model import Model
 from offrl.assembly.spaces import clipped
-from offrl.assembly.start import Configs, complete
+from offrl.assembly.start import Configs
 from offrl.config import Config
-from offrl.config.files import find_config
-from offrl.faces.session import Session, of_device
+from offrl.faces.session import Session, sorted_arguments
 from offrl.online.agent import BaseAgent, Obs, PolicyAgent
 
 
@@ -67,20 +65,13 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         obs_ndim: int = 1,
     ):
         self._forget_episode()
-        self.agent_config: Any = {}
         #: In a pipeline, the data of a step if ``handle_env_feedback`` returns nothing.
         self.transition_data: dict[str, Any] = {}
-        alg: Any = cfgs
-        if isinstance(cfgs, (Config, Mapping, str, Path)):
-            level = log_level.upper() if isinstance(log_level, str) else log_level
-            logging.getLogger("offrl").setLevel(level)
-            self.config = complete(cfgs, of_device(device))
-            file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
-            self._session = Session(self.config, file, model, model_file, self.augment_state)
-            alg = self._session.trainer.alg
-        elif model is not None:  # of a pipeline: its environment, algorithm and agent_config
-            self.env, alg, self.agent_config = cfgs, model, model_file or {}
-        super().__init__(alg, obs_ndim)
+        given = sorted_arguments(cfgs, model, model_file, device, log_level)
+        self.agent_config: Any = {}
+        vars(self).update(given.attributes)
+        super().__init__(given.alg, obs_ndim)
+        self._session = given.session(self.augment_state)
 
     def init(self, model_file: str | Path) -> None:
         """Restart from a checkpoint of the same algorithm: load its weights and statistics. Raises

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import torch
@@ -17,6 +17,7 @@ from offrl.assembly.spaces import with_images
 from offrl.assembly.start import Configs, check_spaces, check_statistics, complete, read_content
 from offrl.checkpoint import read_checkpoint, while_loading
 from offrl.config import Config
+from offrl.config.files import find_config
 from offrl.envs.rendering import Finished, free_name
 from offrl.envs.vector import ListVector, Setup
 from offrl.envs.wrappers import adapted
@@ -33,30 +34,55 @@ from offrl.training.progress import Progress
 log = logging.getLogger(__name__)
 
 
+class Given(NamedTuple):
+    """The sorted arguments of an agent. It has an algorithm, or else a config."""
+
+    alg: Any = None
+    attributes: dict[str, Any] = {}  # of the agent
+    config: Config | None = None
+    config_file: Path | None = None
+    model_file: str | Path | None = None  # with initial weights
+    weights: nn.Module | None = None  # whose parameters are the initial ones instead
+    network: Any = None  # a user's own
+
+    def session(self, augment: Callable[[Any], Any]) -> "Session | None":
+        """Begin the session of an agent with a config. ``augment`` as in ``Session``."""
+        return None if self.config is None else Session(self.config, self, augment)
+
+
+def sorted_arguments(
+    cfgs: Any, model: Any, model_file: Any, device: torch.device | str | None, log_level: str | int
+) -> Given:
+    """Sort the arguments of ``Agent``, which are those of a config, an ``Algorithm`` alone, or an
+    environment, an algorithm and ``agent_config``."""
+    if not isinstance(cfgs, (Config, Mapping, str, Path)):
+        of_pipeline = Given(model, {"env": cfgs, "agent_config": model_file or {}})
+        return Given(cfgs) if model is None else of_pipeline
+    level = log_level.upper() if isinstance(log_level, str) else log_level
+    logging.getLogger("offrl").setLevel(level)
+    config = complete(cfgs, of_device(device))
+    file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
+    given = Given(None, {"config": config}, config, file, model_file)
+    if not isinstance(model, (Networks, nn.ModuleDict)):
+        return given._replace(network=model)
+    return given._replace(weights=getattr(model, "nets", model) if model_file is None else None)
+
+
 class Session:
     """Holds the trainer of an agent and its config.
 
-    config_file: The file of the config, if it has one.
-    augment: Transforms observations (``Agent.augment_state``). Other arguments are the agent's.
+    augment: Transforms observations (``Agent.augment_state``).
     """
 
     trainer: ActingTrainer
     by_hand: ByHand  #: Passes a script's steps to the trainer.
 
-    def __init__(
-        self,
-        config: Config,
-        config_file: Path | None,
-        model: Any,
-        model_file: str | Path | None,
-        augment: Callable[[Any], Any],
-    ):
-        self.config, self._config_file, self._augment = config, config_file, augment
-        has_weights = isinstance(model, (Networks, nn.ModuleDict))
-        self._network = None if has_weights else model  # a user's module
-        self.begin(model_file)
-        if has_weights and model_file is None:
-            self.trainer.alg.deserialize(getattr(model, "nets", model).state_dict())
+    def __init__(self, config: Config, given: Given, augment: Callable[[Any], Any]):
+        self.config, self._config_file, self._augment = config, given.config_file, augment
+        self._network = given.network
+        self.begin(given.model_file)
+        if given.weights is not None:
+            self.trainer.alg.deserialize(given.weights.state_dict())
 
     def begin(self, model_file: str | Path | None) -> None:
         """Make a trainer, with the weights of a checkpoint if one is named."""

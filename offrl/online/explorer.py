@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.assembly.acting import ActingExperiment
+from offrl.assembly.acting import assemble
 from offrl.config import Config
 from offrl.envs.vector import Stepped
 from offrl.online.collector import Collector, EndedEpisodes
@@ -88,7 +88,7 @@ class Explorer(Collector):
         if number or life:
             sequence = np.random.SeedSequence(config.train.seed, spawn_key=(number, life))
             config.train.seed = int(sequence.generate_state(1)[0]) % 2**31
-        experiment = ActingExperiment(config, None, known)
+        experiment = assemble(config, None, known)
         buffer = experiment.make_buffer() if experiment.alg.ON_POLICY else StepRecorder()
         super().__init__(experiment, buffer)
         self.number, self.life = number, life

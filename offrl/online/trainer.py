@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from offrl.acting.policy import RolloutPolicy
-from offrl.assembly.acting import ActingExperiment, Envs
+from offrl.assembly.acting import ActingExperiment, Envs, assemble
 from offrl.assembly.start import Configs, class_of, complete, name_of
 from offrl.checkpoint import describe_policy
 from offrl.config.files import nested_all
@@ -70,7 +70,7 @@ class ActingTrainer(Collector, Recording):
         said: dict[str, Any] = {"algo_name": algo_name, "experiment.env": env_id}
         said |= {"train.num_steps": num_steps, "train.seed": seed}
         completed = complete(config, nested_all(said))
-        experiment = ActingExperiment(completed, envs, earlier, self.NUM_ENVS)
+        experiment = assemble(completed, envs, earlier, self.NUM_ENVS)
         super().__init__(experiment, self._make_buffer(experiment))
         self._batches: Iterator[dict[str, Any]] = iter(())  # the round's remaining batches
         self._batch: Any = None  # the batch of the next update
