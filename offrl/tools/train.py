@@ -157,34 +157,30 @@ def _open_run(path: str) -> tuple[Any, dict[str, Any], bool]:
 
 def read_config(args: argparse.Namespace) -> tuple[Any, Path]:
     """Read the config that the arguments describe. Returns it and its file."""
-    from offrl.config.build import config_from_content
     from offrl.config.files import find_config, nested_all, parse_override, read_config_file
-    from offrl.config.pipeline import online_content, pipeline_config
+    from offrl.config.pipeline import config_of, online_content
     from offrl.tree import merge
 
     if not args.config:
         raise ValueError("--config: name a config file, e.g. --config bc.json")
     path = find_config(args.config)
     content: Any = read_config_file(path)
-    overrides = args.set
+    is_of_parts, overrides = "alg_para" in content, args.set
     if getattr(args, "debug", False):
         tiny = [*DEBUG, *(DEBUG_ONLINE if _sets(content, "train", "num_steps") else [])]
-        overrides = [*(DEBUG_PIPELINE if "alg_para" in content else tiny), *overrides]
-    flags = nested_all({key: getattr(args, name, None) for name, key in FLAGS.items()})
-    content = reduce(merge, map(parse_override, overrides), merge(content, flags))
+        overrides = [*(DEBUG_PIPELINE if is_of_parts else tiny), *overrides]
+    flags = {key: getattr(args, name, None) for name, key in FLAGS.items()}
+    if flags["mode"] and not is_of_parts:
+        raise ValueError(f"--mode is for files of parts (alg_para), not for {path}; leave it out")
+    content = reduce(merge, [nested_all(flags), *map(parse_override, overrides)], content)
     # A user's own algorithm may be there.
     allow_names(content, os.getcwd(), str(path.resolve().parent))
-    if "alg_para" in content:
-        content = online_content(content)  # for a pipeline's file with one of offrl's algorithms
-        if "alg_para" in content:
-            return pipeline_config(content), path
-    elif flags.get("mode"):
-        raise ValueError(f"--mode is for files of parts (alg_para), not for {path}; leave it out")
+    content = online_content(content)
     if _sets(content, "experiment", "ckpt_path") and _sets(content, "train", "num_steps"):
         from offrl.assembly.start import with_checkpoint
 
         content = with_checkpoint(content)
-    return config_from_content(content, args.ignore_unknown), path
+    return config_of(content, args.ignore_unknown), path
 
 
 def _sets(content: Mapping[str, Any], section: str, key: str) -> bool:
