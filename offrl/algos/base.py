@@ -10,6 +10,7 @@ import numpy as np
 
 from offrl.algos.factory import register_algo, register_algo_factory_func
 from offrl.algos.shared.algo import Algo, Generators, Obs
+from offrl.algos.shared.updates import MEAN_COUNT
 from offrl.aliases import in_one_or_several
 from offrl.lazy import Tensor, torch
 
@@ -25,8 +26,9 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     over all without a mask."""
     if mask is None:
         return values.mean()
+    count = getattr(mask, MEAN_COUNT, None)
     mask = mask.squeeze(-1)
-    return (values * mask).sum() / mask.sum()
+    return (values * mask).sum() / (mask.sum() if count is None else count)
 
 
 def check_rewards(rewards: Tensor, algo_name: str) -> None:

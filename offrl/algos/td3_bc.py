@@ -31,7 +31,7 @@ class TD3BC(TD3):
         scale of its mean magnitude (equation 5)."""
         actions = self.nets["actor"](batch["obs"])[0].mode()
         q = self.policy_value(batch["obs"], actions)
-        value = q.mean() / q.detach().abs().mean()
+        value = q.mean() / self.microbatches.together(q.detach().abs().mean(), Tensor.mean)
         return self.cloning(actions, batch["actions"]) - self.algo_config.alpha * value
 
     def policy_value(self, obs: Any, actions: Tensor) -> Tensor:

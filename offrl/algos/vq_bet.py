@@ -113,17 +113,18 @@ class VQBeT(ChunkPolicy):
         windows = steps.unfold(1, self.algo_config.horizon.chunk_length, 1)
         return windows.flatten(0, 1).transpose(1, 2)
 
-    def codes_loss(self, chunks: Tensor, mask: Tensor | None) -> Info:
+    def codes_loss(self, chunks: Tensor, mask: Tensor | None, known: Tensor | None) -> Info:
         """Compute ``|a - psi(z_q)| + |sg[phi(a)] - z_q|^2 + lambda |phi(a) - sg[z_q]|^2`` (equation
         2)."""
         decoded, codebook, commitment = self.nets["codes"](chunks)
         error = masked_mean((decoded - chunks).abs().mean(-1), mask)
         weight = self.algo_config.vq.commitment_weight
-        known = None if mask is None else mask.mean(1)
         loss = error + masked_mean(codebook, known) + weight * masked_mean(commitment, known)
         return {"Codes_Loss": loss, "Reconstruction_Loss": error}
 
-    def policy_loss(self, batch: Batch, chunks: Tensor, mask: Tensor | None) -> Info:
+    def policy_loss(
+        self, batch: Batch, chunks: Tensor, mask: Tensor | None, known: Tensor | None
+    ) -> Info:
         """Compute focal losses of the codes, and ``|a - (psi(z_q) + offset)|`` (equations 3, 4)."""
         config, net, vq = self.algo_config, self.nets["policy"], self.nets["codes"]
         with torch.no_grad():
@@ -135,7 +136,7 @@ class VQBeT(ChunkPolicy):
             config.secondary_weight**layer * _focal(logits, codes[:, layer], config.focal_gamma)
             for layer, logits in enumerate(all_logits)
         )
-        focal = masked_mean(focal, None if mask is None else mask.mean(1))
+        focal = masked_mean(focal, known)
         offset = (meant + offsets.view_as(chunks) - chunks).abs().mean(-1)
         offset = masked_mean(offset, mask)
         loss = focal + config.offset_weight * offset
@@ -143,14 +144,16 @@ class VQBeT(ChunkPolicy):
 
     def update(self, batch: Batch) -> Info:
         chunks, mask = self._windows(batch["actions"]), batch["pad_mask"]
+        known = None  # the share of each window's steps that count
         if mask is not None:
-            mask = self._windows(mask)
+            windows = self._windows(mask)
+            mask, known = map(self.microbatches.counted, (windows, windows.mean(1)))
         info: Info = {}
         if self.learns_codes or self.validates:  # the losses of all epochs compare
-            info |= self.codes_loss(chunks, mask)
+            info |= self.codes_loss(chunks, mask, known)
             info["Codes_Grad_Norms"] = self.optimize("codes", info["Codes_Loss"])
         if not self.learns_codes or self.validates:
-            info |= self.policy_loss(batch, chunks, mask)
+            info |= self.policy_loss(batch, chunks, mask, known)
             info["Policy_Grad_Norms"] = self.optimize("policy", info["Policy_Loss"])
         losses = [info[name] for name in ("Codes_Loss", "Policy_Loss") if name in info]
         return info | {"loss": sum(losses[1:], losses[0])}

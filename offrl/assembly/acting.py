@@ -128,6 +128,11 @@ class ActingExperiment:
                 f"train.online.replay.prioritized, hindsight_share: {name} learns from the steps "
                 "of the round and keeps no replay; leave both out"
             )
+        if train.accumulate > 1:
+            raise ValueError(
+                f"train.accumulate: {name} learns from whole rounds; set it to 1, and "
+                "train.batch_size to the size of its batches"
+            )
         if train.data and demos is None:
             log.warning(f"{name} learns from its own steps alone, not train.data")
         window = Window(train.frame_stack)
@@ -183,7 +188,7 @@ class ActingExperiment:
     def _check_replay(self, num_envs: int) -> None:
         """Refuse settings of the replay that the algorithm cannot learn with."""
         name, train, alg = self.config.algo_name, self.config.train, self.alg
-        online, replay, size = train.online, train.online.replay, train.batch_size
+        online, replay, size = train.online, train.online.replay, train.samples_per_step
         least, share = num_envs * (train.frame_stack + train.seq_length), replay.demo_share
         lacks_errors = replay.prioritized and not hasattr(alg, "td_errors")
         lacks_demos = alg.NEEDS_DEMOS and share is not None and not round(share * size)

@@ -150,6 +150,15 @@ class TrainConfig(Section):
     """Train on a GPU if there is one."""
     batch_size: Count = 100
     """Number of samples in a batch."""
+    accumulate: Count = 1
+    """Number of batches whose gradients make a step together, as those of one batch of so many
+    times the size would, with the memory of one. Layers that count batches see each of them."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Numbers that updates compute with. "bf16": networks in bfloat16 (autocast); weights, sums and
+    values stay in float32. "tf32": matrices in TensorFloat-32, on a GPU. Either changes results."""
+    channels_last: bool = False
+    """Store the channels of images last, for which convolutions on a GPU are made. It changes the
+    last bits of results."""
     num_epochs: Count = 2000
     """Number of epochs of the whole training."""
     num_steps: Count | None = None
@@ -186,6 +195,11 @@ class TrainConfig(Section):
                 "others in their place; leave one of them out"
             )
         return self
+
+    @property
+    def samples_per_step(self) -> int:
+        """The number of samples that a step learns from."""
+        return self.batch_size * self.accumulate
 
     @property
     def acts_discretely(self) -> bool:

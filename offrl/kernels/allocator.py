@@ -6,7 +6,7 @@ import platform
 from offrl.memory import resident_bytes
 
 # mallopt's parameters, from glibc's malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGEST_KEPT, MOST_KEPT = 2**28, 2**30  # bytes: of a tensor, and of free memory in all
 
 
@@ -24,6 +24,8 @@ class FreedMemory:
             self._libc = ctypes.CDLL(None)
             self._libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
             self._libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+            # The parts of a batch (train.accumulate) have threads, which would keep memory each.
+            self._libc.mallopt(M_ARENA_MAX, 1)
 
     def limit(self) -> None:
         """Return all memory once the process has grown by ``MOST_KEPT``. Call it at regular steps,

@@ -243,7 +243,7 @@ class ActingTrainer(Collector, Recording):
     def _make_batches(self, num: int) -> Iterator[dict[str, Any]]:
         """Make ``num`` batches, ready for updates; for on-policy algorithms, as many as these
         choose."""
-        alg, size = self.alg, self.config.train.batch_size
+        alg, size = self.alg, self.config.train.samples_per_step
         if alg.ON_POLICY and num:
             yield from alg.minibatches(self._take_round())
             return

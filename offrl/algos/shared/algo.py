@@ -11,6 +11,7 @@ from offrl.algos.shared.batch import CheckedBatch
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Optimizers
+from offrl.algos.shared.updates import OneBatch, train_on
 from offrl.algos.shared.weights import Average, check_start, matching_weights, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig
 from offrl.lazy import Tensor, torch
@@ -55,6 +56,7 @@ class Algo(Modes):
     ):
         self.epoch: int | None = None  # set by train_on_batch
         self.validates = False
+        self.microbatches = OneBatch()  #: The parts of a batch that an update is computed from.
         self._only_acts = False  # true for a copy for another process (``state_to_act``)
         self._stored_learning: Mapping[str, Any] = {}  # of optimizers to be made
         self.global_config, self.algo_config = config, config.algo
@@ -64,6 +66,8 @@ class Algo(Modes):
         self.nets = torch.nn.ModuleDict()
         self._create_networks()
         self.nets.to(self.device)
+        if config.train.channels_last:
+            self.nets.to(memory_format=torch.channels_last)
         self.set_statistics(obs={}, actions={})
         self._has_statistics = False  # whether ``set_statistics`` was called with the data's
         self.take_stock()
@@ -196,16 +200,7 @@ class Algo(Modes):
             for name in self.optim_params if begins else ():
                 if not self.trains(name):
                     self._average.settle(self._optimized(name))
-            try:
-                info = self.update(CheckedBatch(batch))
-            except ValueError as error:
-                if not str(error).startswith("Expected more than 1"):  # PyTorch's words
-                    raise
-                raise ValueError(
-                    "train.batch_size: a normalisation layer (batch norm, for example) has only "
-                    f"one number for each channel to learn from ({error}); use larger batches or "
-                    "larger images, or networks without such a layer"
-                ) from None
+            info = train_on(self, batch)
         self.validates = False
         if info is not None and not isinstance(info, Mapping):
             return info  # the trainer says what is wrong with it
@@ -319,8 +314,10 @@ class Algo(Modes):
             return None
         limit = max_grad_norm or self._max_norms[name] or self.global_config.train.max_grad_norm
         measures = measures and self.LOGS_GRADIENTS
-        norm = self._learning.step(name, self.nets[name], loss, limit, measures)
-        self._average.follow(name, self._learning.parameters[name])
+        net, parts = self.nets[name], self.microbatches
+        norm = self._learning.step(name, net, loss, limit, measures, parts)
+        if parts.begins:
+            self._average.follow(name, self._learning.parameters[name])
         return norm
 
     def reset(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from offrl import parallel
+from offrl.algos.shared.updates import OneBatch
 from offrl.config import Config, LearningRateConfig, OptimConfig
 from offrl.lazy import Tensor, torch
 
@@ -35,15 +36,28 @@ class Optimizers:
         self._by_step = {k for k, own in configs.items() if own.learning_rate.step_every_batch}
 
     def step(
-        self, name: str, net: "torch.nn.Module", loss: Tensor, limit: float | None, measures: bool
+        self,
+        name: str,
+        net: "torch.nn.Module",
+        loss: Tensor,
+        limit: float | None,
+        measures: bool,
+        batches: OneBatch,
     ) -> Tensor | None:
         """Make an optimizer step of a network, and update its learning rate if that counts steps.
         Returns the squared norm of the gradient, if it is clipped or measured."""
         from offrl.kernels.optim import parts_of
 
+        if batches.begins:
+            self.optimizers[name].zero_grad()
+        loss = loss if batches.share == 1 else batches.share * loss
+        loss.backward(inputs=parts_of(self.parameters[name]))
+        return batches.once(lambda: self._move(name, net, limit, measures))
+
+    def _move(
+        self, name: str, net: "torch.nn.Module", limit: float | None, measures: bool
+    ) -> Tensor | None:
         optimizer, parameters = self.optimizers[name], self.parameters[name]
-        optimizer.zero_grad()
-        loss.backward(inputs=parts_of(parameters))
         parallel.average(p.grad for p in parameters)
         norm = None
         if measures or limit is not None:

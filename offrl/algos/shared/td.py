@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar
 
@@ -84,8 +84,11 @@ class TDLearner(ValueAlgo):
         batch normalisation are copied. While validating nothing happens."""
         if self.validates:
             return
+        self.microbatches.once(lambda: self._move_targets(names or tuple(self._targets)))
+
+    def _move_targets(self, names: Iterable[str]) -> None:
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(1 - self.algo_config.target_tau)
-        for name in names or self._targets:
+        for name in names:
             slow, fast, statistics = self._targets[name]
             average(slow, fast, 0)
             for theirs, ours in statistics:

@@ -1,0 +1,234 @@
+"""How an update is computed: with which precision, and from how many parts of its batch."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, TypeVar
+
+from offrl.algos.shared.batch import CheckedBatch
+from offrl.lazy import Tensor, torch
+from offrl.tree import map_leaves
+
+T = TypeVar("T")
+#: The attribute of a part's ``pad_mask`` with the number of steps that count in a part on average.
+MEAN_COUNT = "mean_count"
+
+
+def train_on(algo: Any, batch: Mapping[str, Any]) -> Any:
+    """Make the update of an algorithm from its batch, in ``train.accumulate`` parts. Returns what
+    its ``update`` returns."""
+    num_parts = algo.global_config.train.accumulate
+    try:
+        if num_parts == 1 or algo.validates or not algo.optim_params:
+            return updated(algo, batch)
+        algo.microbatches = MicroBatches(algo, batch, num_parts)
+        try:
+            return algo.microbatches()
+        finally:
+            algo.microbatches = OneBatch()
+    except ValueError as error:
+        if not str(error).startswith("Expected more than 1"):  # PyTorch's words
+            raise
+        raise ValueError(
+            "train.batch_size: a normalisation layer (batch norm, for example) has only "
+            f"one number for each channel to learn from ({error}); use larger batches or "
+            "larger images, or networks without such a layer"
+        ) from None
+
+
+def updated(algo: Any, batch: Mapping[str, Any]) -> Any:
+    """Call ``update`` with ``train.precision``."""
+    precision = algo.global_config.train.precision
+    with nullcontext() if precision == "fp32" else precise(precision, algo.device):
+        return algo.update(CheckedBatch(batch))
+
+
+@contextmanager
+def precise(precision: str, device: "torch.device") -> Iterator[None]:
+    """Compute with ``train.precision`` in a ``with`` block of this thread."""
+    with ExitStack() as until_done:
+        if precision == "bf16":
+            until_done.enter_context(torch.autocast(device.type, torch.bfloat16))
+        elif precision == "tf32" and device.type == "cuda":
+            backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+            for backend in backends:
+                until_done.callback(setattr, backend, "allow_tf32", backend.allow_tf32)
+                backend.allow_tf32 = True
+        yield
+
+
+class OneBatch:
+    """Computes an update from a batch as a whole."""
+
+    share: float = 1  #: The share of the batch that the losses are of.
+    begins = True  #: Whether the gradients of an optimizer step begin with this loss.
+
+    def once(self, function: Callable[[], T]) -> T:
+        """Call a function that changes networks."""
+        return function()
+
+    def together(self, value: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+        """Return a number of the batch, of which ``value`` is that of the part at hand.
+
+        reduce: Makes the one of several, such as ``Tensor.mean``.
+        """
+        return value
+
+    def counted(self, mask: Tensor) -> Tensor:
+        """Return a mask of steps for ``masked_mean``, which the parts of a batch make themselves.
+        Call it before a network is used."""
+        return mask
+
+
+class _LeftError(Exception):
+    """Ends the update of a part, as that of another has failed."""
+
+
+class MicroBatches(OneBatch):
+    """Computes an update from equal parts of its batch, as if from the whole, with the memory of
+    one (gradient accumulation).
+
+    Each part has an update in a thread of its own, of which one works at a time. At each optimizer
+    step (``once``) a part adds its gradients and the next part goes on; the last part makes the
+    step for all. So losses that are computed behind the step see the networks that it has moved.
+
+    algo: Its ``COUNTERS`` are those of one update, whatever the number of parts.
+    """
+
+    def __init__(self, algo: Any, batch: Mapping[str, Any], num_parts: int):
+        self._algo, self._num = algo, num_parts
+        algo.optimizers  # noqa: B018  # made here, and not by each part
+        self._parts = _split(batch, num_parts)
+        self._turns = [threading.Semaphore(0) for _ in self._parts]
+        self._names = [*algo.COUNTERS, *(["td_errors"] if hasattr(algo, "td_errors") else [])]
+        self._attributes = [self._look() for _ in self._parts]
+        self._index = 0  # of the part whose turn it is
+        self._values: list[Any] = []  # given to ``together`` by the parts so far
+        self._result: Any = None  # of the last call of ``once``
+        self._infos: list[Mapping[str, Any]] = []
+        self._error: BaseException | None = None
+        is_on_gpu = algo.device.type == "cuda"
+        self._stream = torch.cuda.current_stream(algo.device) if is_on_gpu else None
+
+    @property
+    def share(self) -> float:  # type: ignore[override]
+        return 1 / self._num
+
+    @property
+    def begins(self) -> bool:  # type: ignore[override]
+        return self._index == 0
+
+    def __call__(self) -> dict[str, Any]:
+        """Compute the update. Returns the means of what the updates of the parts return."""
+        threads = [
+            threading.Thread(target=self._work, args=(index, torch.is_grad_enabled()), daemon=True)
+            for index in range(self._num)
+        ]
+        for thread in threads:
+            thread.start()
+        self._turns[0].release()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # an interrupt
+            self._fail(error)
+            for thread in threads:
+                thread.join()
+            raise
+        if self._error is not None:
+            raise self._error
+        errors = [x["td_errors"] for x in self._attributes if x.get("td_errors") is not None]
+        if errors:
+            self._algo.td_errors = torch.cat(errors)
+        return {name: self._mean_of([x[name] for x in self._infos]) for name in self._infos[0]}
+
+    def once(self, function: Callable[[], T]) -> T:
+        """Wait for all parts, and let the last of them call the function. Returns its result."""
+        if self._index == self._num - 1:
+            self._result = function()
+        self._pass_on()
+        return self._result
+
+    def together(self, value: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
+        self._values.append(value)
+        return self.once(lambda: reduce(self._take_values(), 0))
+
+    def counted(self, mask: Tensor) -> Tensor:
+        setattr(mask, MEAN_COUNT, self.together(mask.sum(), Tensor.mean))
+        return mask
+
+    def _take_values(self) -> Tensor:
+        values, self._values = self._values, []
+        return torch.stack(values)
+
+    def _work(self, index: int, with_gradients: bool) -> None:
+        self._turns[index].acquire()
+        try:
+            if self._error is not None:
+                return
+            with ExitStack() as until_done:
+                if self._stream is not None:  # each thread has its own, and its own device
+                    until_done.enter_context(torch.cuda.stream(self._stream))
+                until_done.enter_context(torch.set_grad_enabled(with_gradients))
+                self._infos.append(updated(self._algo, self._parts[index]))
+            self._attributes[index] = self._look()
+            if index < self._num - 1:
+                self._give_turn(index + 1)
+        except _LeftError:
+            pass
+        except BaseException as error:
+            self._fail(error)
+
+    def _pass_on(self) -> None:
+        """Let the next part work, and wait for this one's turn."""
+        index = self._index
+        self._attributes[index] = self._look()
+        self._give_turn((index + 1) % self._num)
+        self._turns[index].acquire()
+        if self._error is not None:
+            raise _LeftError
+
+    def _give_turn(self, index: int) -> None:
+        self._index = index
+        vars(self._algo).update(self._attributes[index])
+        self._turns[index].release()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        for turn in self._turns:
+            turn.release()
+
+    def _look(self) -> dict[str, Any]:
+        return {name: getattr(self._algo, name) for name in self._names}
+
+    def _mean_of(self, values: Sequence[Any]) -> Any:
+        first = values[0]
+        if not isinstance(first, Tensor):
+            return first if first is None or isinstance(first, str) else sum(values) / self._num
+        return torch.stack([x.detach() for x in values]).mean(0)
+
+
+def _split(batch: Mapping[str, Any], num_parts: int) -> list[dict[str, Any]]:
+    """Split a batch into equal parts. Raises ``ValueError`` if its size is no multiple."""
+    sizes = {len(x) for x in _tensors(batch)}
+    size = min(sizes)
+    if len(sizes) > 1 or size % num_parts:
+        raise ValueError(
+            f"train.accumulate: {num_parts}, but the batch has {size} samples (or parts of unlike "
+            "sizes), which are not so many equal parts; give train.batch_size times as many"
+        )
+    chunks = map_leaves(lambda x: x.split(size // num_parts), batch)
+    parts = [map_leaves(lambda x, i=i: x[i], chunks) for i in range(num_parts)]
+    if batch.get("pad_mask") is not None:
+        whole = batch["pad_mask"].sum() / num_parts
+        for part in parts:
+            setattr(part["pad_mask"], MEAN_COUNT, whole)
+    return parts
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Mapping):
+        for below in tree.values():
+            yield from _tensors(below)
+    elif tree is not None:
+        yield tree
