@@ -145,3 +145,11 @@ ENVS = Registry("environment type", package="offrl.envs")
 EXPERTS = Registry("scripted expert")
 #: The parts of a pipeline (``offrl.online.Registers``).
 PARTS = {kind: Registry(kind) for kind in ("algorithm", "model", "agent", "environment")}
+
+
+def modules_of_users() -> list[str]:
+    """List the modules outside of offrl that have registered something."""
+    registries = [x for x in globals().values() if isinstance(x, Registry)]
+    entries = [entry for registry in registries for entry in registry._entries.values()]
+    modules = {getattr(entry, "__module__", "offrl") for entry in entries}
+    return sorted(module for module in modules if module.split(".")[0] != "offrl")

@@ -27,8 +27,9 @@ TRAIN = [*TORCHRUN, str(ROOT / "train.py")]
 REFUSED_AND_TRAINED = """
 import sys
 from offrl.__main__ import main
-for change in ("batch_size=7", "num_steps=100"):
-    assert main([*sys.argv[1:], "--set", "train." + change, "--name", "refused"]) == 1
+beside = "experiment.rollout.in_background=true"
+for change in ("train.batch_size=7", "train.num_steps=100", beside):
+    assert main([*sys.argv[1:], "--set", change, "--name", "refused"]) == 1
 sys.exit(main([*sys.argv[1:], "--name", "two"]))
 """
 PATHS = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
@@ -178,6 +179,7 @@ def test_what_several_processes_cannot_do_is_refused(trained):
     folder, output = trained
     assert "train.batch_size: 7 windows are no equal parts for 2 processes" in output
     assert "train.num_steps: acting needs one process" in output
+    assert "experiment.rollout.in_background: not with torchrun; set it to false" in output
     assert not (folder / "runs/refused").exists()
 
 

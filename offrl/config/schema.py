@@ -86,6 +86,10 @@ class RolloutConfig(Section):
     distributed.address. The results are the same."""
     num_workers: Count | None = None
     """Number of simulators. null: one for each CPU core, or CPU of the Ray."""
+    in_background: bool = False
+    """Evaluate a copy of the policy in processes beside the training, which goes on meanwhile. It
+    waits if the next evaluation is due before the last one has ended, and for the one of the last
+    epoch. Results, weights and checkpoints are the same. Not for backend=ray or torchrun."""
     latency_ms: float = Field(0.0, ge=0)
     """Milliseconds that a chunk of actions takes to be inferred, as far as the simulator is
     concerned, rounded up to its steps. It costs no time."""

@@ -7,15 +7,16 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from offrl.checkpoint import read_checkpoint, write_checkpoint
 from offrl.config.schema import SaveConfig
 from offrl.outputs import whole_file, writable_folder, write_text
 from offrl.processes import Interrupted
-from offrl.reports.run import CRITERIA, best_kept
+from offrl.reports.run import CRITERIA, best_kept, kept_checkpoints
 from offrl.training.loop import Loop, Record, Training
 from offrl.training.run import git
 
@@ -51,7 +52,11 @@ class Checkpointer:
         try:
             for record in records:
                 if self.config.enabled:
-                    self._note(record)
+                    improved = self._note(record)
+                    if self.trainer.is_of_copy(record):
+                        self._keep_copy(record["epoch"], improved)
+                    else:
+                        self._improved |= improved
                     if record["type"] == "epoch":
                         self._save(record["epoch"])
                 if self.trainer.interrupts.saves:
@@ -70,16 +75,17 @@ class Checkpointer:
         last = run.last_checkpoint if run.last_checkpoint.exists() else None
         return best_kept(run.path, self.best["best_checkpoints"]) or last
 
-    def _note(self, record: Record) -> None:
-        logs = record["logs"]
+    def _note(self, record: Record) -> set[str]:
+        """Note the scores in a record. Returns the criteria by which it is the best so far."""
+        logs, improved = record["logs"], set()
         if record["type"] == "valid" and logs["Loss"] < self.best["best_valid_loss"]:
             self.best["best_valid_loss"] = logs["Loss"]
-            self._improved.add("validation")
+            improved.add("validation")
         # A rate over fewer episodes, because some were lost, is ignored.
         if record["type"] == "rollout" and "Return" in logs and not logs.get("Crashed"):
             if logs["Return"] > self.best["best_return"]:
                 self.best["best_return"] = logs["Return"]
-                self._improved.add("rollout_return")
+                improved.add("rollout_return")
             # Of equally successful policies the one of higher return is best, then the one trained
             # longer (except without any success, or if the environment reports none).
             score = (logs.get("Success_Rate", 0.0), logs["Return"])
@@ -87,13 +93,34 @@ class Checkpointer:
             if score > best or (score == best and score[0] > 0):
                 self.best["best_success_rate"] = logs.get("Success_Rate", -math.inf)
                 self.best["best_success_return"] = logs["Return"]
-                self._improved.add("rollout_success_rate")
+                improved.add("rollout_success_rate")
+        return improved
+
+    def _name_best(self, path: Path, improved: Collection[str]) -> bool:
+        """Note that a file is the best by what improved. Returns whether it is kept for that."""
+        is_best = [c for c in CRITERIA if c in improved and self.config[f"on_best_{c}"]]
+        self.best["best_checkpoints"] |= dict.fromkeys(is_best, path.name)
+        return bool(is_best)
+
+    def _keep_copy(self, epoch: int, improved: Collection[str]) -> None:
+        """Keep the copy that was evaluated in the background if it is the best so far."""
+        run, path = self.trainer.run, self.trainer.run.checkpoint(epoch)
+        if self._name_best(path, improved):
+            self._put_scores(path if path.exists() else run.evaluated, path)
+            newest = kept_checkpoints(run.path)[0]  # which is asked for the best one
+            if newest != path:
+                self._put_scores(newest, newest)
+            self._last_saved, self._last_written = time.monotonic(), -math.inf
+
+    def _put_scores(self, source: Path, path: Path) -> None:
+        content = read_checkpoint(source)
+        content["variable_state"] |= self.best | {"improved": []}
+        write_checkpoint(path, content)
 
     def _save(self, epoch: int) -> None:
-        is_best = [c for c in CRITERIA if c in self._improved and self.config[f"on_best_{c}"]]
-        self._improved.clear()
         path = self.trainer.run.checkpoint(epoch)
-        self.best["best_checkpoints"] |= dict.fromkeys(is_best, path.name)
+        is_best = self._name_best(path, self._improved)
+        self._improved.clear()
         if is_best or self.config.is_due(epoch, time.monotonic() - self._last_saved):
             self._write(path)
             self._last_saved = time.monotonic()
@@ -166,14 +193,19 @@ class TaggedFiles:
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
+            if record["type"] == "rollout":  # in the background: of an earlier epoch
+                self._take_kept(record["epoch"], record["step"])
             if record["type"] == "epoch":
                 self._take()
             yield record
 
+    def _take_kept(self, epoch: int, step: int) -> None:
+        for kept in self.trainer.run.models.glob(f"model_epoch_{epoch}-*.pth"):
+            put_beside(kept, self.names.checkpoint(step))
+
     def _take(self) -> None:
         path = self.names.checkpoint(self.trainer.step)
-        for kept in self.trainer.run.models.glob(f"model_epoch_{self.trainer.epoch}-*.pth"):
-            put_beside(kept, path)
+        self._take_kept(self.trainer.epoch, self.trainer.step)
         if self.trainer.is_last:
             if not path.exists():
                 self.trainer.save(path)

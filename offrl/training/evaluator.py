@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from offrl import cluster, evaluation, parallel
 from offrl.acting.policy import RolloutPolicy
 from offrl.algos import PlannerAlgo
 from offrl.envs.rendering import INSTALL_HINT, needed_backend, renders_observations, working_backend
-from offrl.envs.workers import EnvPool, EpisodeResult, pools
+from offrl.envs.workers import EnvPool, EpisodeRequest, EpisodeResult, pools
 from offrl.evaluation.proxies import check_measurable, proxies
 from offrl.seeding import preserved_rng
+from offrl.training.background import Background
 from offrl.training.loop import Record, Training
 from offrl.training.recorded import Trainer
 from offrl.video import write_video
@@ -26,8 +27,12 @@ class Evaluator:
     last one. It inserts an ``episode`` record per episode and one ``rollout`` record before the
     ``epoch`` record; with several environments also an ``env_rollout`` record for each.
 
-    The episodes have the same seeds every time, and evaluation does not affect the training.
+    The episodes have the same seeds every time, and evaluation does not affect the training. With
+    ``in_background`` the training goes on during all evaluations but the last. Their records come
+    before a later ``epoch`` record, with the epoch and step of the policy that was evaluated.
     """
+
+    WAIT_S = 0.5  # seconds of waiting before a look at requests to save
 
     def __init__(self, trainer: Training):
         self.trainer = trainer
@@ -37,12 +42,14 @@ class Evaluator:
         self._num_filmed = self.config.video_episodes if films else 0
         self.no_video = "no evaluation (experiment.rollout.enabled is false)"
         self._pools: dict[str, EnvPool] = {}
+        self._background: Background | None = None
         self._until_closed = ExitStack()
         if self.config.enabled and isinstance(trainer.algo, PlannerAlgo):
             self.no_video = f"no evaluation ({trainer.config.algo_name} takes no actions)"
             log.info(self.no_video)
         elif self.config.enabled:
             try:
+                self._check_background()
                 self._pools = self._make_pools()
             except ValueError as error:
                 raise ValueError(
@@ -50,44 +57,106 @@ class Evaluator:
                 ) from None
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
+        if self.trainer.evaluating is not None:  # an earlier process, or loop, was left
+            self._begin()
         for record in records:
-            if record["type"] == "epoch" and record["epoch"] > self.config.warmstart:
-                is_due = self.trainer.is_last or record["epoch"] % self.config.rate == 0
-                if is_due and self._pools:
-                    with self.trainer.holding(record):
-                        yield from self.evaluate(self.trainer.algo)
+            if record["type"] == "epoch":
+                yield from self._before(record)
             yield record
+        if self.trainer.evaluating is not None:  # where a training was made shorter
+            yield from self._finished(waits=True)
+            self.trainer.drop_copy()
+
+    def _before(self, record: Record) -> Iterator[Record]:
+        """Yield the records of evaluations that come before an ``epoch`` record."""
+        trainer, ended = self.trainer, False
+        is_round = trainer.is_last or record["epoch"] % self.config.rate == 0
+        is_due = is_round and record["epoch"] > self.config.warmstart and bool(self._pools)
+        stays_behind = is_due and self.config.in_background and not trainer.is_last
+        with trainer.holding(record):
+            if trainer.evaluating is not None:
+                ended = yield from self._finished(waits=is_due or trainer.is_last)
+            if is_due and not stays_behind:
+                if self._background is not None:
+                    self._background.close()  # frees its simulators before others run
+                yield from self.evaluate(trainer.algo)
+        if ended:  # an interrupt before this repeats both
+            trainer.drop_copy()
+        if stays_behind:
+            trainer.keep_copy()
+            self._begin()
 
     def evaluate(
         self, algo: Any, kind: str = "rollout", first_seed: int = evaluation.SELECTION_SEEDS
     ) -> Iterator[Record]:
         """Run the episodes. Yields ``episode`` records, then one of type ``kind``."""
+        requests = self._requests(first_seed)
+
+        def play(name: str) -> Iterator[EpisodeResult]:
+            pool = self._pools[name]
+            own = parallel.share(requests[name])
+            return parallel.gathered(evaluation.evaluate(self._policy(algo, pool), pool, own))
+
+        now = {"epoch": self.trainer.epoch, "step": self.trainer.step}
+        yield from self._records(kind, play, now)
+
+    def _requests(self, first_seed: int) -> dict[str, list[EpisodeRequest]]:
+        frame_every = self.trainer.config.experiment.video_skip
+        filmed = {n: self._num_filmed if p.gl_backend else 0 for n, p in self._pools.items()}
+        return {
+            name: evaluation.requests_of(self.config, first_seed, num_filmed, frame_every)
+            for name, num_filmed in filmed.items()
+        }
+
+    def _records(
+        self, kind: str, play: Callable[[str], Iterable[EpisodeResult]], at: dict[str, int]
+    ) -> Iterator[Record]:
+        """Yield the records of an evaluation of the policy ``at`` an epoch and a step."""
         everything: list[EpisodeResult] = []
         is_rated = True
         episode = "episode" if kind == "rollout" else f"{kind}_episode"
-        frame_every = self.trainer.config.experiment.video_skip
         for name, pool in self._pools.items():
             results: list[EpisodeResult] = []
-            policy = self._policy(algo, pool)
-            num_filmed = self._num_filmed if pool.gl_backend else 0
-            requests = evaluation.requests_of(self.config, first_seed, num_filmed, frame_every)
-            episodes = evaluation.evaluate(policy, pool, parallel.share(requests))
-            for result in self.trainer.interrupts.promptly(parallel.gathered(episodes)):
+            for result in self.trainer.interrupts.promptly(play(name)):
                 results.append(result)
-                yield self.trainer.record(episode, _describe(result))
+                yield self.trainer.record(episode, _describe(result)) | at
             _report_lost(kind, name, results)
             if len(self._pools) == 1:
-                self._write_video(kind, results)
+                self._write_video(kind, results, at["epoch"])
             else:
-                self._write_video(kind + re.sub(r"[^\w.-]", "_", f"_{name}"), results)
+                self._write_video(kind + re.sub(r"[^\w.-]", "_", f"_{name}"), results, at["epoch"])
                 pool.close()  # frees its simulators before the others run
                 logs = evaluation.summarize(results)
-                yield self.trainer.record(f"env_{kind}", logs) | {"env": name}
+                yield self.trainer.record(f"env_{kind}", logs) | at | {"env": name}
                 is_rated = is_rated and ("Success_Rate" in logs or not logs["n"])
             everything += results
         logs = evaluation.summarize(everything)  # only numbers that all environments have
         rated = {name: x for name, x in logs.items() if is_rated or "Success" not in name}
-        yield self.trainer.record(kind, rated)
+        yield self.trainer.record(kind, rated) | at
+
+    def _begin(self) -> None:
+        """Begin to evaluate the copy that the training has kept."""
+        if self._background is None:  # evaluations were switched off meanwhile
+            self.trainer.drop_copy()
+        else:
+            requests = self._requests(evaluation.SELECTION_SEEDS)
+            self._background.begin(self.trainer.run.evaluated, requests)
+
+    def _finished(self, waits: bool) -> Generator[Record, None, bool]:
+        """Yield the records of the evaluation in the background if it has ended, or ``waits`` for
+        it. Returns whether it has ended."""
+        copy, background = self.trainer.evaluating, self._background
+        assert copy is not None and background is not None
+        while True:
+            with self.trainer.interrupts.at_once():
+                results = background.results(self.WAIT_S if waits else 0)
+            if results is not None:
+                yield from self._records("rollout", results.__getitem__, copy)
+                return True
+            if not waits:
+                return False
+            if self.trainer.interrupts.saves:
+                yield self.trainer.record("progress", {})
 
     def test(self, algo: Any, kind: str = "test") -> Iterator[Record]:
         """Run the final test, on initial states that were not used to choose a checkpoint."""
@@ -99,6 +168,22 @@ class Evaluator:
     def close(self) -> None:
         """End the simulators' processes."""
         self._until_closed.close()
+        if self._background is not None:
+            self._background.close()
+
+    @property
+    def _uses_background(self) -> bool:
+        """Say whether an evaluation is in the background, or is to be repeated there."""
+        return self.config.in_background or self.trainer.evaluating is not None
+
+    def _check_background(self) -> None:
+        other = "torchrun" if parallel.num_ranks() > 1 else ""
+        other = "experiment.rollout.backend=ray" if self.config.backend == "ray" else other
+        if other and self._uses_background:
+            remedy = "set it to false"
+            if not self.config.in_background:
+                remedy = "an evaluation of this run is under way there: first go on without"
+            raise ValueError(f"experiment.rollout.in_background: not with {other}; {remedy}")
 
     def _make_pools(self) -> dict[str, EnvPool]:
         environments = self.trainer.environments
@@ -125,9 +210,16 @@ class Evaluator:
                 name: unless_they_fit.enter_context(make(env, num, self.config.timeout, backend))
                 for name, env in environments.items()
             }
+            if self._uses_background:
+                instructions = {name: self._instruction(pool) for name, pool in made.items()}
+                device = self.trainer.device
+                self._background = Background(made, self.config, instructions, device)
             for pool in made.values():
                 policy = self._policy(self.trainer.algo, pool)
-                pool.check(policy, self.config.n if len(made) == 1 else 1)
+                goes_on = len(made) == 1 and not self._uses_background
+                pool.check(policy, self.config.n if goes_on else 1)
+                if self._uses_background:
+                    pool.close()  # until the last evaluation
             self._until_closed = unless_they_fit.pop_all()
         return made
 
@@ -144,14 +236,16 @@ class Evaluator:
             )
         return min(self.config.num_workers or free, free)
 
+    def _instruction(self, pool: EnvPool) -> Any:
+        return self.trainer.instructions.get(pool.env_args.get("lang", ""))
+
     def _policy(self, algo: Any, pool: EnvPool) -> RolloutPolicy:
-        instruction = self.trainer.instructions.get(pool.env_args.get("lang", ""))
-        policy = RolloutPolicy(algo, instruction=instruction)
+        policy = RolloutPolicy(algo, instruction=self._instruction(pool))
         return evaluation.with_latency(policy, self.config, pool.env_args)
 
-    def _write_video(self, kind: str, results: Sequence[EpisodeResult]) -> None:
+    def _write_video(self, kind: str, results: Sequence[EpisodeResult], epoch: int) -> None:
         if kind.startswith("rollout") and self.trainer.config.experiment.keep_all_videos:
-            kind = kind.replace("rollout", f"epoch_{self.trainer.epoch}", 1)
+            kind = kind.replace("rollout", f"epoch_{epoch}", 1)
         problem = next((r.no_video for r in results if r.no_video), None)
         if problem is None and (frames := evaluation.video_frames(results)):
             path = self.trainer.run.video(kind)

@@ -53,11 +53,12 @@ class Logger:
             self._text.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger("offrl").addHandler(self._text)
         self._tensorboard = self._wandb = None
+        first = (trainer.evaluating or {"epoch": trainer.epoch})["epoch"]
         if config.log_tb:
             from torch.utils.tensorboard import SummaryWriter
 
             # The files from this epoch on are purged, and its records written again.
-            self._tensorboard = SummaryWriter(run.logs / "tb", purge_step=trainer.epoch)
+            self._tensorboard = SummaryWriter(run.logs / "tb", purge_step=first)
         if config.log_wandb:
             wandb = needed("wandb", "wandb", "experiment.logging.log_wandb: wandb is missing")
             self._wandb = wandb.init(
@@ -69,7 +70,7 @@ class Logger:
                 config=trainer.config.to_dict(),
             )
         for record in known:
-            if record["epoch"] == trainer.epoch:
+            if record["epoch"] >= first:
                 self._draw(record)
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
@@ -101,7 +102,8 @@ class Logger:
                 self._text.handle(logging.makeLogRecord({"msg": line, "levelno": logging.INFO}))
             scalars = self._draw(record)
         if self._wandb and scalars:
-            self._wandb.log(scalars | {"epoch": record["epoch"]}, step=record["step"])
+            # Steps must not decrease, as they do with evaluations in the background.
+            self._wandb.log(scalars | {"epoch": record["epoch"]}, step=self.trainer.step)
 
     def _draw(self, record: Record) -> dict[str, float]:
         """Write TensorBoard; return the numbers by robomimic's tags

@@ -30,6 +30,8 @@ from offrl.training.run import (
 
 log = logging.getLogger(__name__)
 
+EVALUATION = ("episode", "env_rollout", "rollout")  # types of records, during a training
+
 
 class Loop(Recording, ABC):
     """A training in epochs with a run folder, which can be left and resumed at any record. A
@@ -51,6 +53,8 @@ class Loop(Recording, ABC):
         self.interrupts = Interrupts()
         self.restored: Mapping[str, Any] = {}  # the ``variable_state`` of the checkpoint
         self.pending: Record | None = None  # see ``holding``
+        # Epoch and step of the copy that is evaluated in the background.
+        self.evaluating: dict[str, int] | None = None
         self._log_size = 0  # size after the last record
         self._due: list[str] = []  # record types of this epoch that are still due
 
@@ -120,10 +124,17 @@ class Loop(Recording, ABC):
         """Say whether a record of an earlier process is final, and will not come again. Tests
         follow the training and are always repeated."""
         kind, epoch = record["type"], record["epoch"]
+        if self.is_of_copy(record):
+            return False
         if "test" in kind or epoch != self.epoch:
             return "test" not in kind and epoch < self.epoch
         is_under_way = self._due or self.pending is not None
         return kind in {*self.WORK_RECORDS} - {*self._due} if is_under_way else True
+
+    def is_of_copy(self, record: Record) -> bool:
+        """Say whether a record is of the evaluation in the background that is under way."""
+        is_same = self.evaluating is not None and record["epoch"] == self.evaluating["epoch"]
+        return is_same and record["type"] in EVALUATION
 
     @property
     def run(self) -> RunFolder:
@@ -272,16 +283,30 @@ class Training(Loop):
             keep(last, self.run.previous_checkpoint)
         put(new, last)
 
+    def keep_copy(self) -> None:
+        """Write the policy as it is now into a file, to be evaluated while the training goes on."""
+        self.save(self.run.evaluated)
+        self.evaluating = {"epoch": self.epoch, "step": self.step}
+
+    def drop_copy(self) -> None:
+        """Delete the copy of a policy whose evaluation has ended."""
+        self.run.evaluated.unlink(missing_ok=True)
+        self.evaluating = None
+
     def state(self, resumes: bool = True) -> dict[str, Any]:
         """Return the content of a checkpoint; the checkpointer adds the best scores. If ``resumes``
         is false, the checkpoint only keeps a policy, and large parts may be left out."""
-        return {
+        copied = {}
+        if resumes and self.evaluating not in (None, {"epoch": self.epoch, "step": self.step}):
+            copied = {"evaluated": read_checkpoint(self.run.evaluated)}  # of earlier weights
+        return copied | {
             "variable_state": {
                 "epoch": self.epoch,
                 "step": self.step,
                 "last_step": self._last_step,
                 "due": list(self._due),
                 "pending": self.pending,
+                "evaluating": self.evaluating if resumes else None,
                 "seconds": dict(self._seconds),
                 "log_size": self._log_size if self.pending else self._size_of_log(),
             },
@@ -303,6 +328,7 @@ class Training(Loop):
         self._go_on_from(state)
         set_rng_state(state["rng"])
         self._is_torn = False
+        self._restore_copy(state)
         note_changes(self.config, json.loads(state["config"]), self.step)
         now = self.config.meta.provenance
         for key in ("git_commit", "num_threads", "packages"):
@@ -312,3 +338,15 @@ class Training(Loop):
                     f"resumed with another {key} ({now[key]}, was {then}): the "
                     "weights may differ from those of an uninterrupted run"
                 )
+
+    def _restore_copy(self, state: Mapping[str, Any]) -> None:
+        """Write the copy of the policy that was being evaluated into its file again, if any."""
+        evaluating = state["variable_state"].get("evaluating")
+        if evaluating is None:
+            if self._run is not None:
+                self.drop_copy()
+        elif "evaluated" in state:
+            write_checkpoint(self.run.evaluated, state["evaluated"])
+        else:  # nothing was learned since
+            self.save(self.run.evaluated)
+        self.evaluating = evaluating

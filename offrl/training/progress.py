@@ -29,7 +29,7 @@ class Progress:
             disable=None,  # without a terminal
         ) as bar:
             for record in records:
-                bar.update(record["step"] - bar.n)
+                bar.update(max(0, record["step"] - bar.n))  # some are of an earlier step
                 kind, logs = record["type"], record["logs"]
                 if bar.disable and kind == self.trainer.WORK_RECORDS[0]:
                     self._line(record)

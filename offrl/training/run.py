@@ -62,6 +62,7 @@ class RunFolder:
         self.config_file = self.path / f"config-{self.sha}.json"
         self.last_checkpoint = self.path / "last.pth"
         self.previous_checkpoint = self.path / "previous.pth"
+        self.evaluated = self.path / "evaluated.pth"  # a copy that is evaluated in the background
         self.metrics = self.path / "metrics.jsonl"
         self.models = self.path / "models"
         self.logs = self.path / "logs"

@@ -62,10 +62,10 @@ ALGORITHMS = {
 }
 
 
-def start(folder, name):
+def start(folder, name, *options):
     """Begin the run, or go on with it; its process."""
     runs = list((folder / "runs" / name).glob("2*"))
-    new = ["--config", str(folder / "config.json"), "--name", name]
+    new = ["--config", str(folder / "config.json"), "--name", name, *options]
     environ = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), *(["--resume", str(runs[0])] if runs else new)],
@@ -95,9 +95,11 @@ def left_over(folder):
     return found
 
 
-def kill_and_compare(num_kills, seed, folder, algo="bc"):
-    """Runs that were killed ``num_kills`` times in all; each must end as the whole one did."""
-    write_demos(folder / "demos.hdf5", env_args=json.dumps(toy_args()))
+def kill_and_compare(num_kills, seed, folder, algo="bc", in_background=False):
+    """Runs that were killed ``num_kills`` times in all; each must end as the whole one did, which
+    has no evaluations in the background."""
+    slow = 0.02 if in_background else 0.0  # so that an evaluation takes as long as an epoch
+    write_demos(folder / "demos.hdf5", env_args=json.dumps(toy_args(slow=slow)))
     paths = {"train": {"data": str(folder / "demos.hdf5"), "output_dir": str(folder / "runs")}}
     config = merge(merge(SMALL, CONFIG), paths) | {"algo_name": algo} | ALGORITHMS[algo]
     if algo != "bc":  # the steps of hierarchies take longer
@@ -110,7 +112,8 @@ def kill_and_compare(num_kills, seed, folder, algo="bc"):
     generator, num_done, num_runs = random.Random(seed), 0, 0
     while num_done < num_kills:
         name = f"killed{num_runs}"
-        process = start(folder, name)
+        options = ["--set", f"experiment.rollout.in_background={json.dumps(in_background)}"]
+        process = start(folder, name, *options)
         while num_done < num_kills:
             try:
                 process.wait(timeout=generator.uniform(0, duration))
@@ -123,7 +126,7 @@ def kill_and_compare(num_kills, seed, folder, algo="bc"):
                 while left_over(folder):  # a simulator that is starting looks a little later
                     assert time.monotonic() < deadline, "a process lives on"
                     time.sleep(0.05)
-                process = start(folder, name)
+                process = start(folder, name, *options)
         finish(process)
         (run,) = (folder / "runs" / name).glob("2*")
         assert_same_run(run, whole)
@@ -136,6 +139,7 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, default=100, help="kills in all (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
     parser.add_argument("--algo", choices=ALGORITHMS, default="bc", help="(default: bc)")
+    parser.add_argument("--in-background", action="store_true", help="evaluate beside the training")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        kill_and_compare(args.n, args.seed, Path(scratch), args.algo)
+        kill_and_compare(args.n, args.seed, Path(scratch), args.algo, args.in_background)
