@@ -1,7 +1,7 @@
 """Endless shuffled batches, whose position is one number."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import count, cycle, islice
 from typing import Any
 
@@ -59,6 +59,16 @@ class BatchLoader:
         self.batches_per_pass = len(dataset) // batch_size
         self.position = 0
 
+    @cached_property
+    def num_together(self) -> int:
+        """The number of batches that are gathered at once: several, if they are small and data is
+        in memory."""
+        if self._is_streamed:
+            return 1
+        batch = leaves(self._batch([next(self._chosen())]))
+        num_bytes = sum(getattr(x, "nbytes", 0) for x in batch.values())
+        return min(num_gathered(num_bytes), self.batches_per_pass)
+
     def __iter__(self) -> Batches:
         for batch in self._read_ahead() if self.num_workers else self._gathered():
             self.position += 1
@@ -82,13 +92,8 @@ class BatchLoader:
                 reader.close()
 
     def _gathered(self, first: int = 0, every: int = 1) -> Batches:
-        """Gather every ``every``-th batch from number ``first`` on. Small batches of data in memory
-        are gathered several at a time, then split."""
-        chosen, num = islice(self._chosen(), first, None, every), 1
-        if not self._is_streamed:
-            batch = leaves(self._batch([next(self._chosen())]))
-            num_bytes = sum(getattr(x, "nbytes", 0) for x in batch.values())
-            num = min(num_gathered(num_bytes), self.batches_per_pass)
+        """Gather every ``every``-th batch from number ``first`` on, ``num_together`` at a time."""
+        chosen, num = islice(self._chosen(), first, None, every), self.num_together
         while True:
             together = self._batch(list(islice(chosen, num)))
             parts = map_leaves(lambda x: x.split(self._own_size), together)
