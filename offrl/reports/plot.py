@@ -1,4 +1,4 @@
-"""Plots of a run's learning curve and of the divergence of replayed demonstrations."""
+"""Plots of a run's learning curve, of the divergence of replayed demonstrations, and of a step."""
 
 import logging
 from collections import defaultdict
@@ -131,5 +131,37 @@ def write_divergence(path: Path, of_demos: Mapping[str, Sequence[float]]) -> Non
     axes.set_yscale("symlog", linthresh=1e-9)
     if len(of_demos) <= 10:
         axes.legend(fontsize="small")
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=110)
+
+
+def write_profile(
+    path: Path,
+    title: str,
+    parts: Mapping[str, float],
+    median: float,
+    operators: Sequence[tuple[str, float]],
+) -> None:
+    """Draw the milliseconds of the parts of a training step as one bar, with the ``median`` step as
+    a line, and below it those of the slowest operators. Raises ``ImportError`` without
+    matplotlib."""
+    drawing = needed("matplotlib.figure", "plot", "no picture of the step (--output)")
+    figure = drawing.Figure(figsize=(9, 2.6 + 0.24 * len(operators)), layout="constrained")
+    step, slowest = figure.subplots(2, 1, height_ratios=[1.1, 0.4 + 0.24 * len(operators)])
+    whole, begun = sum(parts.values()), 0.0
+    for i, (name, ms) in enumerate(parts.items()):
+        color = f"C{i % 10}" if i < 10 else "0.6"
+        step.barh(0, ms, left=begun, color=color, label=f"{name} {ms / whole:.1%}")
+        if ms > 0.07 * whole:
+            step.text(begun + ms / 2, 0, name.replace(" ", "\n"), ha="center", va="center", size=8)
+        begun += ms
+    step.axvline(median, color="black", linestyle="--", label=f"median step {median:.3g} ms")
+    step.set(xlabel="ms", yticks=[], xlim=(0, None))
+    step.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", frameon=False)
+    step.set_title(title, parse_math=False)
+    names, times = zip(*operators, strict=True)
+    slowest.barh(names, times, color="0.5")
+    slowest.invert_yaxis()
+    slowest.set(xlabel="ms of a step, while the operators are recorded", title="Slowest operators")
     with whole_file(path) as partial:
         figure.savefig(partial, dpi=110)

@@ -42,6 +42,7 @@ def _number(kind: type, needed: str, is_allowed: Callable[[Any], bool]) -> Calla
 
 
 count = _number(int, "a whole number from 1 on", lambda x: x >= 1)
+ten_or_more = _number(int, "a whole number from 10 on", lambda x: x >= 10)
 seed = _number(int, "a whole number from 0 on", lambda x: x >= 0)
 factor = _number(int, "a whole number from 2 on", lambda x: x >= 2)
 finite = _number(float, "a finite number", math.isfinite)

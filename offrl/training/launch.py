@@ -167,13 +167,14 @@ def _how_to_go_on(trainer: Loop) -> str:
 
 def _measured(trainer: Training, evaluator: Evaluator) -> Iterator[Record]:
     """Train, with evaluations and proxies."""
-    training = _within_memory(trainer())
+    training = within_memory(trainer())
     if isinstance(trainer, Trainer):  # the others have no data to measure on
         training = Proxies(trainer)(training)
     return evaluator(training)
 
 
-def _within_memory(records: Iterator[Record]) -> Iterator[Record]:
+def within_memory(records: Iterator[Record]) -> Iterator[Record]:
+    """Train with the memory that this process has freed, up to a limit."""
     memory = FreedMemory()
     for record in records:
         if record["type"] in ("progress", "train"):  # at regular steps

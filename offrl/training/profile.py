@@ -1,0 +1,311 @@
+"""Measures where the time of a training's steps goes."""
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial, wraps
+from math import ceil
+from threading import get_ident
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from tqdm import tqdm
+
+from offrl.algos import Algo
+from offrl.processes import changed_environ
+from offrl.training.averages import Averages
+from offrl.training.interrupts import Interrupts
+from offrl.training.launch import within_memory
+from offrl.training.loop import Training
+
+OTHER = "other Python"
+PARTS = (
+    *("acting", "environment", "storing"),  # of a training that acts
+    *("data", "copying", "preparing", "forward", "backward", "optimizer", "logging"),
+    *(OTHER, "waiting"),
+)
+MOST_FIRST = 10  # steps that are made before others are measured
+BLOCKS = 20  # of steps, in turn split into parts and not
+FEWEST_ROUNDS = 4
+END = object()
+
+Times = tuple[dict[str, float], dict[str, float]]  # seconds of parts, and those of the processor
+
+
+class Part(NamedTuple):
+    """The milliseconds of a part of a step, or of a whole one."""
+
+    mean: float
+    median: float
+    processor: float  #: Mean processor time, of all threads together.
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a training's steps goes."""
+
+    num_steps: int  #: The number of steps whose parts were measured.
+    parts: dict[str, Part]  #: By name. Their means add up to that of the step.
+    step: Part  #: The step while its parts are measured.
+    plain: Part  #: The step while they are not.
+    cost: np.ndarray  #: Quartiles ``[3]`` of the share that measuring the parts adds to a step.
+    #: Of each operator its name, its calls in a step and their milliseconds; the slowest first.
+    operators: list[tuple[str, float, float]]
+    num_operators: int  #: Operators in a step that reach a backend.
+    num_kernels: float  #: Kernels in a step that run on a GPU.
+    gpu_share: float  #: The share of the time in which the GPU computes.
+
+    def share(self, *names: str) -> float:
+        """Return the share of the step that these parts take."""
+        return sum(self.parts[x].mean for x in names if x in self.parts) / self.step.mean
+
+
+class Clock:
+    """Charges the time of a step to the innermost part that runs, so that the parts add up. Threads
+    of an update (``train.accumulate``) work by turns, and have parts of their own."""
+
+    def __init__(self) -> None:
+        self._splits = False
+
+    def begin(self, splits: bool) -> None:
+        """Begin a step. Unless it ``splits`` into parts, all its time is that of ``OTHER``."""
+        self._splits = splits
+        self._running = defaultdict(lambda: ["forward"], {get_ident(): [OTHER]})  # by thread
+        self._times: Times = defaultdict(float), defaultdict(float)
+        self._since = perf_counter(), process_time()
+
+    def end(self) -> Times:
+        """End the step."""
+        self._charge()
+        self._splits = False
+        return self._times
+
+    def _charge(self) -> None:
+        now = perf_counter(), process_time()
+        part = self._running[get_ident()][-1]
+        for times, before, after in zip(self._times, self._since, now, strict=True):
+            times[part] += after - before
+        self._since = now
+
+    def timed(self, part: str, function: Callable, within: str | None = None) -> Callable:
+        """Let a function's time count for a part; if ``within`` is given, only inside that one."""
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._splits:
+                return function(*args, **kwargs)
+            running = self._running[get_ident()]
+            if within not in (None, running[-1]):
+                return function(*args, **kwargs)
+            self._charge()
+            running.append(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._charge()
+                running.pop()
+
+        return call
+
+    def each(self, part: str, items: Iterator[Any]) -> Iterator[Any]:
+        """Let the time of waiting for each item count for a part."""
+        return iter(self.timed(part, partial(next, items, END)), END)
+
+
+class CountedOperators(TorchDispatchMode):
+    """Counts the operators that reach a backend, without those that only make a view."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+class Measured(Exception):
+    """Ends a training that has been measured."""
+
+
+class Profiling(Interrupts):
+    """Measures the steps of a training, or the rounds of one that acts.
+
+    Between two steps a training asks its interrupts whether to stop. There this begins and ends
+    what measures steps, and after the last one it stops the training.
+
+    num_steps: the least number of steps to measure; of a training that acts, in its environments.
+    """
+
+    training: Any
+
+    def __init__(self, training: Training, num_steps: int):
+        super().__init__()
+        self.training = training
+        self.acts = bool(training.config.train.num_steps)
+        self.uses_gpu = training.device.type != "cpu"
+        self._clock = Clock()
+        self._split, self._unsplit = list[list[Times]](), list[list[Times]]()  # blocks of steps
+        together = 1  # steps of which one does work for all
+        if self.acts:
+            online = training.config.train.online
+            in_round = online.num_envs * online.collect_steps
+            num_steps = max(FEWEST_ROUNDS, ceil(num_steps / in_round))
+        else:
+            together = self.training.loader.num_together
+            batches = iter(self.training.loader)
+            self.training.loader = self._clock.each("data", batches)
+        self._num_first, self._num_recorded = min(MOST_FIRST, num_steps), ceil(num_steps / 100)
+        self._block = ceil(num_steps / BLOCKS)
+        self._stretch = together * ceil(2 * self._block / together)
+        self._num_stretches = ceil(num_steps / self._stretch)
+        training.interrupts = self
+
+    def __call__(self) -> Profile:
+        """Train and measure. Raises ``ValueError`` if the training ends too early."""
+        total = 2 * self._num_stretches * self._stretch + self._num_first + self._num_recorded + 1
+        unit = "round" if self.acts else "step"
+        with (
+            tqdm(total=total, unit=unit, leave=False, disable=None) as self._bar,
+            closing(self._phases()) as self._running,
+            suppress(Measured),
+        ):
+            next(self._running)
+            for _ in within_memory(self.training()):
+                pass
+            raise ValueError(
+                f"train.num_steps: the training ended before {total} {unit}s were made, as it "
+                "takes to measure it; let it be longer, or give a lower --steps"
+            )
+        return self._profile()
+
+    def check(self, number: int | None = None) -> None:
+        super().check(number)
+        self._bar.update()
+        if next(self._running, END) is END:
+            raise Measured
+
+    def _phases(self) -> Generator[None]:
+        """Measure steps; the training makes one at each ``yield``."""
+        while self.acts and self.training.trainer.is_early:
+            self._bar.total += 1
+            yield
+        yield from [None] * self._num_first
+        for splits in (True, False) * self._num_stretches:
+            # Blocks that are split in a stretch are not in the next, so that all its steps count.
+            for begun in range(0, self._stretch, self._block):
+                num = min(self._block, self._stretch - begun)
+                yield from self._timed(num, splits ^ bool(begun // self._block % 2))
+        # The first starts in a millisecond, but the other imports PyTorch's compiler.
+        autograd = torch.autograd.profiler.profile
+        profiler = torch.profiler.profile if self.uses_gpu else autograd
+        with changed_environ({"KINETO_LOG_LEVEL": "99"}), profiler() as self._profiler:
+            yield from [None] * self._num_recorded
+        with CountedOperators() as self._operators:
+            yield
+
+    def _timed(self, num: int, splits: bool) -> Iterator[None]:
+        """Time a block of steps."""
+        times: list[Times] = []
+        (self._split if splits else self._unsplit).append(times)
+        self._wait()
+        with self._timed_parts() if splits else nullcontext():
+            for i in range(num):
+                self._clock.begin(splits)
+                yield
+                # Trainings do not wait, and so steps that are not split do not, but the last.
+                if self.uses_gpu and (splits or i == num - 1):
+                    self._clock.timed("waiting", self._wait)()
+                times.append(self._clock.end())
+
+    def _wait(self) -> None:
+        if self.uses_gpu:
+            torch.cuda.synchronize(self.training.device)
+
+    @contextmanager
+    def _timed_parts(self) -> Iterator[None]:
+        """Time the functions that are the parts of a step, for the block."""
+        with ExitStack() as stack:
+            for owner, name, timed in self._functions():
+                if name in vars(owner):
+                    stack.callback(setattr, owner, name, vars(owner)[name])
+                else:
+                    stack.callback(delattr, owner, name)
+                setattr(owner, name, timed(getattr(owner, name)))
+            yield
+
+    def _functions(self) -> Iterator[tuple[Any, str, Callable]]:
+        """Yield what has a function, its name there, and how it is timed."""
+
+        def timed(part: str, **options: Any) -> Callable:
+            return lambda function: self._clock.timed(part, function, **options)
+
+        def each(function: Callable) -> Callable:
+            return lambda *args: self._clock.each("data", function(*args))
+
+        algo = self.training.algo
+        yield algo, "process_batch_for_training", timed("preparing")
+        yield torch.Tensor, "to", timed("copying", within="preparing")
+        yield algo, "train_on_batch", timed("forward")
+        yield torch.Tensor, "backward", timed("backward")
+        yield torch.autograd, "grad", timed("backward")
+        yield Algo, "optimize", timed("optimizer")
+        yield algo, "log_info", timed("logging")
+        for name in ("add", "add_step", "share", "fold", "mean"):
+            yield Averages, name, timed("logging")
+        if self.acts:
+            trainer = self.training.trainer
+            yield trainer.agent, "update", timed("logging")  # reads numbers from tensors
+            yield trainer, "choose_actions", timed("acting")
+            yield trainer.envs, "step", timed("environment")
+            yield trainer, "take_in", timed("storing")
+            yield trainer, "take_rollout", timed("data")
+            for owner, name in ((trainer.buffer, "batches"), (algo, "minibatches")):
+                if hasattr(owner, name):
+                    yield owner, name, each
+
+    def _profile(self) -> Profile:
+        parts = _ms(self._split)
+        whole, unsplit = sum(parts.values()), sum(_ms(self._unsplit).values())
+        # On a GPU a step ends later than the calls that ask for it: only means are right.
+        typical = np.mean if self.uses_gpu else np.median
+        ratios = [
+            typical([sum(wall.values()) for wall, _ in split])
+            / typical([sum(wall.values()) for wall, _ in unsplit])
+            for split, unsplit in zip(self._split, self._unsplit, strict=True)
+        ]
+        recorded = [x for x in self._profiler.key_averages() if not x.is_user_annotation]
+        calls = [x for x in recorded if x.device_type == torch.autograd.DeviceType.CPU]
+        kernels = [x for x in recorded if x not in calls and not x.key.startswith("Mem")]
+        own = "self_device_time_total" if self.uses_gpu else "self_cpu_time_total"
+        num, scale = self._num_recorded, 1e-3 / self._num_recorded  # of microseconds
+        operators = [(x.key, x.count / num, scale * getattr(x, own)) for x in calls]
+        gpu_ms = scale * sum(getattr(x, own) for x in kernels)
+        return Profile(
+            whole.shape[1],
+            {name: _part(times) for name, times in parts.items()},
+            _part(whole),
+            _part(unsplit),
+            np.percentile(ratios, (25, 50, 75)) - 1,
+            sorted(operators, key=lambda x: -x[2]),
+            self._operators.number,
+            sum(x.count for x in kernels) / num,
+            min(1.0, gpu_ms / float(unsplit[0].mean())),
+        )
+
+
+def _ms(blocks: list[list[Times]]) -> dict[str, Any]:
+    """Turn the times of steps into milliseconds ``[2, num_steps]`` of each part."""
+    steps = [step for block in blocks for step in block]
+    return {
+        name: 1e3 * np.array([[times.get(name, 0) for times in step] for step in steps]).T
+        for name in PARTS
+        if any(name in wall for wall, _ in steps)
+    }
+
+
+def _part(times: np.ndarray) -> Part:
+    wall, processor = times
+    return Part(float(wall.mean()), float(np.median(wall)), float(processor.mean()))
