@@ -131,8 +131,15 @@ class BCQ(TDLearner, PolicyAlgo):
         obs, actions = batch["obs"], batch["actions"]
         if self._has_gmm:
             return -sampler(obs)[0].log_prob(actions).mean(), {}
-        is_frozen = 0 <= config.freeze_encoder_epoch <= (self.epoch or 0)
-        return vae_loss(sampler, config.vae, self.epoch, obs, actions, is_frozen)
+        return vae_loss(sampler, config.vae, self.epoch, obs, actions, self._is_frozen())
+
+    def _is_frozen(self) -> bool:
+        """Say whether the VAE's encoder is trained no more."""
+        return 0 <= self.algo_config.action_sampler.freeze_encoder_epoch <= (self.epoch or 0)
+
+    def graph_key(self) -> tuple[Any, ...]:
+        vae = self.algo_config.action_sampler.vae
+        return *super().graph_key(), self._is_frozen(), vae.temperature(self.epoch or 0)
 
     def q_target(self, batch: Batch) -> Tensor:
         """Compute ``r + gamma max Q'(s', a')`` over proposals ``a'``."""

@@ -99,6 +99,10 @@ class DQN(ActionValues):
         self.num_updates += self.trains("critic")
         return info
 
+    def is_capturable(self) -> bool:
+        """Say no where targets may be renewed, as ``renewed_at`` does not count updates."""
+        return super().is_capturable() and not self._is_renewal_due(self.num_updates)
+
     def _targets_of(self, batch: Batch) -> Tensor:
         with torch.no_grad():
             next_obs = batch["next_obs"]

@@ -42,6 +42,9 @@ class PPO(PolicyGradient):
                 return
             yield batch
 
+    def is_capturable(self) -> bool:
+        return super().is_capturable() and self.algo_config.target_kl is None
+
     def v_loss(self, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Compute the squared error of the values, which move by ``value_clip_range`` at most."""
         clip, old = self.algo_config.value_clip_range, batch["values"]

@@ -108,6 +108,9 @@ class VQBeT(ChunkPolicy):
     def trains(self, name: str) -> bool:
         return super().trains(name) and (name == "codes") == self.learns_codes
 
+    def graph_key(self) -> tuple[Any, ...]:
+        return *super().graph_key(), self.learns_codes
+
     def _windows(self, steps: Tensor) -> Tensor:
         """Take the chunk from each observation on, ``[B * To, H, ...]``, of ``[B, Tp, ...]``."""
         windows = steps.unfold(1, self.algo_config.horizon.chunk_length, 1)

@@ -94,6 +94,11 @@ class VAEConfig(Section):
     prior_layer_dims: list[Count] = [300, 400]
     """Sizes of the hidden layers of a prior that is_conditioned."""
 
+    def temperature(self, epoch: int) -> float | None:
+        """Return the temperature of latents in an epoch, or ``None`` if they have none."""
+        has_one = self.enabled and self.prior.use_categorical
+        return self.prior.temperature(epoch) if has_one else None
+
     def check(self, place: str = "algo.vae") -> None:
         """Raise ``ValueError`` if its switches, which stand at ``place``, contradict each other."""
         prior = self.prior

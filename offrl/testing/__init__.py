@@ -30,6 +30,7 @@ from offrl.data.datasets import make_dataset
 from offrl.data.loader import BatchLoader
 from offrl.seeding import seed_everything
 from offrl.testing.device import updates_do_not_wait_for_the_device
+from offrl.testing.graphs import updates_with_one_key_make_the_same_calls
 from offrl.testing.learning import it_learns_what_is_right
 from offrl.testing.state import (
     acting_to_learn_has_no_training_mode,
@@ -102,11 +103,15 @@ class AlgoCase:
         return AlgoCase(self.name, own, self.data.parent)
 
     def make(
-        self, train: Mapping[str, Any] | None = None, device: str = "cpu", batch_size: int = 8
+        self,
+        train: Mapping[str, Any] | None = None,
+        device: str = "cpu",
+        batch_size: int = 8,
+        learning_rate: Mapping[str, Any] | None = None,
     ) -> tuple[Algo, Iterator[dict]]:
         """Make a new algorithm, the same each time, and batches."""
         seed_everything(0)
-        config = self.config(train, learning_rate={"initial": 1e-3})
+        config = self.config(train, learning_rate={"initial": 1e-3, **(learning_rate or {})})
         dataset = make_dataset(config, {}, get_pad_mask=True, hdf5_normalize_obs=True)
         algo = algo_factory(self.name, config, dataset.obs_shapes, dataset.ac_dim, device)
         algo.set_statistics(
@@ -318,6 +323,7 @@ CHECKS: tuple[Callable[[AlgoCase], None], ...] = (
     frozen_weights_stay,
     info_is_detached_numbers,
     updates_do_not_wait_for_the_device,
+    updates_with_one_key_make_the_same_calls,
     serialize_and_deserialize_are_the_identity,
     weights_that_do_not_fit_are_refused_by_name,
     averages_are_for_acting_and_weights_for_training,

@@ -10,6 +10,7 @@ from offrl.config import Section
 from offrl.registry import ALGOS
 from offrl.testing import CHECKS, STREAMED, AlgoCase, resumed_equals_uninterrupted
 from offrl.testing.device import updates_do_not_wait_for_the_device
+from offrl.testing.graphs import updates_with_one_key_make_the_same_calls
 from offrl.testing.learning import it_learns_what_is_right
 from offrl.tree import merge
 
@@ -197,7 +198,12 @@ CASES |= {
 # steps; other heads act; other networks and draws have to come back when a training goes on.
 FIRST = {f"{algo}-{next(iter(VARIANTS.get(algo, ['default'])))}" for algo in OFFLINE}
 FIRST |= {f"bc-{trunk}-{next(iter(HEADS))}" for trunk in TRUNKS} | {"bc-mlp-categorical"}
-OTHER_NETWORKS = {"bc-mlp-gmm", "bc-vae_gmm", "bcq-distributional", "hbc-mlp", "hbc-latent"}
+# What updates ask of the device is another thing with these networks and branches, too.
+OF_UPDATES = (updates_do_not_wait_for_the_device, updates_with_one_key_make_the_same_calls)
+OTHER_UPDATES = {
+    *("bc-mlp-gmm", "bc-vae_gmm", "bc-vae_categorical", "bcq-distributional", "hbc-mlp"),
+    *("hbc-latent", "cql-from_cloning", "plas-vae", "vq_bet-policy", "dqn-double"),
+}
 CAN_DIFFER = {
     "loss_falls_on_one_batch",
     "padded_steps_never_enter_the_loss",
@@ -222,8 +228,8 @@ def check_name(check):
 def marks_of(check, case):
     if check is it_learns_what_is_right:
         return [pytest.mark.slow if case in STREAMS else pytest.mark.thorough]
-    if check is updates_do_not_wait_for_the_device and case not in STREAMS:
-        return [pytest.mark.slow if case in FIRST | OTHER_NETWORKS else pytest.mark.thorough]
+    if check in OF_UPDATES and case not in STREAMS:
+        return [pytest.mark.slow if case in FIRST | OTHER_UPDATES else pytest.mark.thorough]
     if case in FIRST:
         is_quick = check is not resumed_equals_uninterrupted or case in STREAMS
         return [] if is_quick else [pytest.mark.slow]

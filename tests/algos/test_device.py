@@ -1,4 +1,5 @@
-"""Updates do not wait for the device, also with images, goals and batches from acting.
+"""Updates do not wait for the device, also with images, goals and batches from acting, and those
+with the same ``graph_key`` make the same calls.
 
 The conformance suite holds each algorithm to this with vectors from recorded data.
 """
@@ -19,6 +20,11 @@ from offrl.testing.device import (
     updates_do_not_wait_for_the_device,
     watched,
     without_numbers,
+)
+from offrl.testing.graphs import (
+    differences,
+    recorded_updates,
+    updates_with_one_key_make_the_same_calls,
 )
 from offrl.tree import map_leaves, merge
 
@@ -48,14 +54,14 @@ CASES = {
 }
 
 
-def make(name, overrides):
-    """An algorithm on the device without numbers."""
+def make(name, overrides, device=DEVICE):
+    """An algorithm, by default on the device without numbers."""
     own = {"train": {"cuda": False}, "observation": VECTORS, "experiment": {}}
     own["experiment"]["epoch_every_n_steps"] = 10
     config = config_factory(name, merge(own, overrides))
     seed_everything(0)
     with without_numbers():
-        made = algo_factory(name, config, {"x": (3,), "camera": (3, 40, 40)}, 3, DEVICE)
+        made = algo_factory(name, config, {"x": (3,), "camera": (3, 40, 40)}, 3, device)
     made.set_train()
     return made
 
@@ -85,7 +91,7 @@ def batch_for(algo):
         mask = torch.ones(SIZE, num_steps, 3, dtype=torch.bool)
         for key in ("obs", "next_obs"):
             batch[key]["action_mask"] = mask
-    return map_leaves(lambda x: x.to(DEVICE), batch)
+    return map_leaves(lambda x: x.to(algo.device), batch)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -95,6 +101,31 @@ def test_updates_do_not_wait(case):
     with watched():
         batch = algo.process_batch_for_training(batch)
     update_under_watch(algo, batch)
+    assert algo.is_capturable() == (case != "ResNet and goals"), "but for the colours' order"
+
+
+def test_learning_rates_and_the_decay_of_averages_are_all_that_changes():
+    """Whoever captures updates as graphs has to tell them these numbers."""
+    algo = make(*CASES["averages and schedules"], "cpu")
+    first, *_, last = (calls for *_, calls in recorded_updates(algo, batch_for(algo), [1] * 5))
+    changed = [(one, other) for one, other in differences(first, last)]
+    assert {one[0] for one, _ in changed} == {"aten::_fused_adam_", "aten::_foreach_lerp_.Scalar"}
+    for one, other in changed:
+        assert one[0] == other[0]
+        assert sum(a != b for a, b in zip(one[1], other[1], strict=True)) == 1
+
+
+PHASES = {
+    "plas": {"warmup_steps": 5, "action_sampler": {"vae": {"encoder_layer_dims": [8]}}},
+    "cql": {"actor": {"bc_start_steps": 5}},
+    "rlpd": {"actor": {"bc_start_steps": 5, "update_freq": 2}},
+    "bcq": {"action_sampler": {"freeze_encoder_epoch": 2}},
+}
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_updates_of_another_phase_have_another_key(name, tmp_path):
+    updates_with_one_key_make_the_same_calls(AlgoCase(name, {"algo": PHASES[name]}, tmp_path))
 
 
 # -- rounds of own steps, which are processed on the CPU ------------------------------------------
@@ -110,29 +141,42 @@ WAITING = {
 }
 
 
-def update_of_a_round(name, section):
+def batch_of_a_round(name, section):
+    """An algorithm on the CPU, and a batch of a round of its steps."""
     ours = make_on_cpu(name, Box(-1, 1, (2,)), section)
     data = Rounds(ours, lambda: Noise(Box(-1, 1, (2,))), num_envs=2).collect(4)
     num = len(data["rewards"].flatten())
     data["demos"] = {"obs": {"x": torch.zeros(num, 1, 4)}, "actions": torch.zeros(num, 1, 2)}
-    batch = next(iter(ours.minibatches(ours.process_batch_for_training(data))))
+    return ours, next(iter(ours.minibatches(ours.process_batch_for_training(data))))
+
+
+def update_there(ours, batch):
+    """The same updates on the device without numbers."""
     with without_numbers():
-        parts = name, ours.global_config, {"x": (4,)}, 2, DEVICE
-        algo = algo_factory(*parts)
+        algo = algo_factory(
+            ours.global_config.algo_name, ours.global_config, {"x": (4,)}, 2, DEVICE
+        )
     algo.set_train()
     update_under_watch(algo, map_leaves(lambda x: x.to(DEVICE), batch))
 
 
 @pytest.mark.parametrize("name", ["ppo", "gail"])
-def test_updates_of_a_round_do_not_wait(name):
-    update_of_a_round(name, {})
+def test_updates_of_a_round_do_not_wait(name, monkeypatch):
+    ours, batch = batch_of_a_round(name, {})
+    update_there(ours, batch)
+    assert ours.is_capturable()
+    monkeypatch.setattr(ours, "process_batch_for_training", dict)  # once a round
+    first, *others = recorded_updates(ours, batch, [1] * 5)
+    assert others and not any([*differences(first[2], calls)] for *_, calls in others)
 
 
 @pytest.mark.parametrize("case", WAITING)
-def test_some_updates_of_a_round_wait(case):
+def test_some_updates_of_a_round_wait_and_say_so(case):
     name, section, _ = WAITING[case]
-    with pytest.raises(AssertionError, match="the training waits|as an index"):
-        update_of_a_round(name, section)
+    ours, batch = batch_of_a_round(name, section)
+    with pytest.raises(AssertionError, match="the training waits"):
+        update_there(ours, batch)
+    assert not ours.is_capturable()
 
 
 # -- users' algorithms ----------------------------------------------------------------------------
@@ -223,3 +267,33 @@ def test_what_waits_is_named_by_its_line(tmp_path, monkeypatch):
             updates_do_not_wait_for_the_device(case)
         line = habit.__code__.co_firstlineno + 1
         assert str(raised.value).startswith(f"{__file__.rpartition('/')[2]}, line {line} (return ")
+    monkeypatch.setattr(Slow, "is_capturable", lambda self: False)
+    updates_do_not_wait_for_the_device(case)
+
+
+class Branching(Slow):
+    count = 0
+
+    def update(self, batch):
+        self.count += 1
+        loss = super().update(batch)["loss"]
+        return {"loss": loss, "number": self.change(loss.detach())}
+
+
+CHANGES = {
+    "now and then": lambda algo, x: x.exp() if algo.count % 3 == 0 else x,
+    "a number": lambda algo, x: x * 0.9**algo.count,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_graph_key_lacks_is_found(tmp_path, monkeypatch, change):
+    register_algo(SlowConfig)(Branching)
+    monkeypatch.setattr(Branching, "change", CHANGES[change], raising=False)
+    case = AlgoCase("slow", {"algo": {"actor_layer_dims": [8]}}, tmp_path)
+    with pytest.raises(AssertionError, match=r"same graph_key\(\), but .*aten::"):
+        updates_with_one_key_make_the_same_calls(case)
+    key = Slow.graph_key
+    own = {"now and then": lambda self: (self.count + 1) % 3, "a number": lambda self: self.count}
+    monkeypatch.setattr(Branching, "graph_key", lambda self: (*key(self), own[change](self)))
+    updates_with_one_key_make_the_same_calls(case)

@@ -372,7 +372,7 @@ def test_the_checks_find_what_is_wrong(mistake, words):
 
 
 def test_every_check_has_a_name():
-    assert len(CHECKS) == 16
+    assert len(CHECKS) == 17
 
 
 def test_a_demonstration_of_one_step_is_no_obstacle(tmp_path, small_config):

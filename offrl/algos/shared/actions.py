@@ -1,4 +1,5 @@
-"""Actions in the units of environments: a method of all algorithms, also of those without act."""
+"""Actions in the units of environments: a method of all algorithms, also of those without act; and
+which kinds of actions an algorithm can use."""
 
 from typing import Any
 
@@ -31,3 +32,21 @@ def raw_action(algo: Any, action: Tensor) -> Tensor:
             convert = CONVERSIONS[config[key].convert_at_runtime]
             parts[key] = convert(rot_6d_to_matrix(parts[key]))
     return torch.cat([*parts.values()], dim=-1)
+
+
+def check_kinds(algo: Any) -> None:
+    """Raise ``ValueError`` for actions, or groups of observations, that an algorithm cannot use."""
+    kind, name = "discrete" if algo.is_discrete else "real-valued", algo.global_config.algo_name
+    if kind not in algo.ACTIONS:
+        remedy, other = ("null", "discrete_cql") if algo.is_discrete else ('"discrete"', "iql")
+        key = algo.global_config.train.action_keys[0]
+        raise ValueError(
+            f"train.action_config.{key}.format: actions are {kind}, but {name} learns "
+            f"{algo.ACTIONS[0]} ones; set it to {remedy}, or another algorithm (bc, {other})"
+        )
+    for group in algo.obs_spec.groups:
+        if algo.obs_spec.keys(group) and group not in algo.GROUPS:
+            raise ValueError(
+                f"observation.modalities.{group}: {name} uses no {group}s; name no "
+                "observations there"
+            )

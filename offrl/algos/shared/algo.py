@@ -6,7 +6,7 @@ from numbers import Number
 from typing import Any, ClassVar
 
 from offrl import models
-from offrl.algos.shared.actions import raw_action
+from offrl.algos.shared.actions import check_kinds, raw_action
 from offrl.algos.shared.batch import CheckedBatch
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
@@ -62,7 +62,7 @@ class Algo(Modes):
         self.global_config, self.algo_config = config, config.algo
         self.obs_spec, self.ac_dim = obs_spec, ac_dim
         self.device = torch.device(device)
-        self._check_kinds()
+        check_kinds(self)
         self.nets = torch.nn.ModuleDict()
         self._create_networks()
         self.nets.to(self.device)
@@ -83,7 +83,8 @@ class Algo(Modes):
         self._max_norms = {k: getattr(x, "max_gradient_norm", None) for k, x in sections.items()}
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
         self._average = Average(dict(learning.named_parameters()), self.global_config.train.ema)
-        vars(self).pop("_learning", None)
+        for made in ("_learning", "_is_drawn_by_python"):
+            vars(self).pop(made, None)
         self._layers = ()
 
     def __repr__(self) -> str:
@@ -137,23 +138,6 @@ class Algo(Modes):
     def num_frames(self) -> int:
         """The number of latest observations that the networks see, ``train.frame_stack``."""
         return self.global_config.train.frame_stack
-
-    def _check_kinds(self) -> None:
-        """Raise ``ValueError`` for actions, or groups of observations, that it cannot use."""
-        kind, name = "discrete" if self.is_discrete else "real-valued", self.global_config.algo_name
-        if kind not in self.ACTIONS:
-            remedy, other = ("null", "discrete_cql") if self.is_discrete else ('"discrete"', "iql")
-            key = self.global_config.train.action_keys[0]
-            raise ValueError(
-                f"train.action_config.{key}.format: actions are {kind}, but {name} learns "
-                f"{self.ACTIONS[0]} ones; set it to {remedy}, or another algorithm (bc, {other})"
-            )
-        for group in self.obs_spec.groups:
-            if self.obs_spec.keys(group) and group not in self.GROUPS:
-                raise ValueError(
-                    f"observation.modalities.{group}: {name} uses no {group}s; name no "
-                    "observations there"
-                )
 
     def _create_networks(self) -> None:
         raise ValueError(f"{type(self).__name__}: define _create_networks(), which fills nets")
@@ -221,6 +205,23 @@ class Algo(Modes):
         (``optimize``), and return numbers for the log, ``"loss"`` among them. ``None`` stands for a
         number that was not measured. While validating, no gradients are kept."""
         raise ValueError(f"{type(self).__name__}: define update(batch), its rule")
+
+    def graph_key(self) -> tuple[Any, ...]:
+        """Say which way the next update goes, in the epoch of the last one. Updates with equal
+        keys, of batches of equal shapes, call the same operators with the same numbers; so one
+        that was captured as a CUDA graph stands for the others. An ``update`` that branches on a
+        counter, or uses a number that changes, adds it to the key. (The first update of a key may
+        make states of optimizers. Learning rates and the decay of ``train.ema`` are no part.)"""
+        return tuple(name for name in self.optim_params if self.trains(name))
+
+    def is_capturable(self) -> bool:
+        """Say whether the next update may be captured as a CUDA graph: not if it waits for the
+        device, or if Python draws what it does."""
+        return not self._is_drawn_by_python
+
+    @cached_property
+    def _is_drawn_by_python(self) -> bool:
+        return any(getattr(layer, "DRAWN_BY_PYTHON", False) for layer in self.nets.modules())
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         """Turn what ``update`` returned, or an average of it, into numbers for the log, and add the

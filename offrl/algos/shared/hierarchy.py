@@ -105,6 +105,12 @@ class Composite(Algo):
     def _batch_of(self, name: str, batch: dict[str, Any]) -> dict[str, Any]:
         return batch[name]
 
+    def graph_key(self) -> tuple[Any, ...]:
+        return tuple(part.graph_key() for part in self.parts.values())
+
+    def is_capturable(self) -> bool:
+        return all(part.is_capturable() for part in self.parts.values())
+
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         logs: dict[str, float] = {}
         for name, part in self.parts.items():

@@ -316,6 +316,10 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
             "Policy_Grad_Norms": self.optimize("policy", loss),
         }
 
+    def is_capturable(self) -> bool:
+        """Say no to segments: what is learned of them depends on where episodes begin."""
+        return super().is_capturable() and not self.learns_segments
+
     # -- acting -----------------------------------------------------------------------------------
 
     def _allowed(self, pi: Any, obs: Obs) -> Any:
