@@ -10,6 +10,7 @@ import torch
 from gymnasium.spaces import Discrete
 
 from offrl.algos import algo_factory
+from offrl.algos.shared.engine import chosen_engine
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.memory import check_training_fits
 from offrl.assembly import spaces
@@ -64,6 +65,7 @@ class ActingExperiment:
         self.moments = known.get("running_statistics", {})  #: See ``RunningStatistics``.
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = torch.device("cuda" if use_cuda else "cpu")
+        config.train.engine = chosen_engine(config, self.device, resumes=earlier is not None)
         self.env_args = self.envs.env_args
         spaces.fit(config, self.envs)
         space = self.envs.action_space

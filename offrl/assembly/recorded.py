@@ -11,6 +11,7 @@ import torch
 from offrl import parallel
 from offrl.algos import Algo, algo_factory
 from offrl.algos.shared.denoising import DenoisingPolicy
+from offrl.algos.shared.engine import chosen_engine
 from offrl.algos.shared.memory import check_training_fits
 from offrl.assembly.start import start_file
 from offrl.checkpoint import describe_policy, read_checkpoint, while_loading
@@ -46,6 +47,7 @@ class Experiment:
         seed_everything(config.train.seed)
         use_cuda = config.train.cuda and torch.cuda.is_available()
         self.device = parallel.gpu() if use_cuda else torch.device("cpu")
+        config.train.engine = chosen_engine(config, self.device, resumes=checkpoint is not None)
         known = (checkpoint or {}).get("instructions", {})
         data = open_data(config, known, self.device)
         self.loader, self.valid_loader, self.instructions, langs = data

@@ -120,11 +120,35 @@ class LeanOptimizer(torch.optim.Optimizer):
 
     KERNELS: ClassVar[tuple[str, ...]]
 
+    #: The learning rate of each group on the device, where captured steps read it.
+    _rates: list[Tensor] | None = None
+    _told: list[float] | None = None  # what these are
+
     # PyTorch wraps these methods to exclude them from compilation, which imports the compiler
     # (torch._dynamo) and takes a third of a training's start. Here they have no wrapper.
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+    def keep_rates(self, device: torch.device) -> None:
+        """Keep the learning rates on the device."""
+        self._rates = [torch.empty((), device=device) for _ in self.param_groups]
+
+    def tell_rates(self) -> None:
+        """Tell the device the learning rates, if it keeps them and they have changed."""
+        if self._rates is None:
+            return
+        rates = [group["lr"] for group in self.param_groups]
+        if rates != self._told:
+            for there, rate in zip(self._rates, rates, strict=True):
+                there.fill_(rate)
+            self._told = rates
+
+    def rate_of(self, group: State) -> Any:
+        """Return the learning rate of a group, a tensor where the device keeps it."""
+        if self._rates is None:
+            return group["lr"]
+        return self._rates[next(i for i, own in enumerate(self.param_groups) if own is group)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if not set_to_none:
@@ -179,7 +203,7 @@ class Adam(LeanOptimizer, torch.optim.Adam):  # type: ignore[misc]
                 [state["exp_avg_sq"] for state in states],
                 [],
                 [state["step"] for state in states],
-                lr=group["lr"],
+                lr=self.rate_of(group),
                 beta1=beta1,
                 beta2=beta2,
                 weight_decay=group["weight_decay"],
@@ -205,4 +229,10 @@ class RMSprop(LeanOptimizer, torch.optim.RMSprop):  # type: ignore[misc]
         torch._foreach_addcmul_(squares, grads, grads, 1 - group["alpha"])
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, group["eps"])
-        torch._foreach_addcdiv_(parameters, grads, roots, -group["lr"])
+        rate = self.rate_of(group)
+        if isinstance(rate, Tensor):
+            steps = torch._foreach_div(grads, roots)
+            torch._foreach_mul_(steps, rate)
+            torch._foreach_sub_(parameters, steps)
+        else:
+            torch._foreach_addcdiv_(parameters, grads, roots, -rate)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from offrl.algos.base import Seen
+from offrl.algos.shared.engine import Engine
 from offrl.algos.shared.masks import ACTION_MASK, masked
 from offrl.assembly.spaces import clipped
 from offrl.tree import map_leaves
@@ -97,6 +98,7 @@ class PolicyAgent(BaseAgent):
     def __init__(self, alg: Any, action_space: gymnasium.Space):
         super().__init__(alg)
         self._space = action_space
+        self._engine = Engine(alg)
         self._obs_ndims = {key: len(o.shape) for key, o in alg.obs_spec.groups["obs"].items()}
         self._num_frames = alg.global_config.train.frame_stack
         self.forget()
@@ -144,7 +146,7 @@ class PolicyAgent(BaseAgent):
     def update(self, batch: Any, epoch: int = 1) -> dict[str, float]:
         """Make one update from a batch of ``process_batch_for_training``."""
         self._set_to_train()
-        info = self.alg.train_on_batch(batch, epoch)
+        info = self._engine.step(batch, epoch, is_raw=False)
         return {name: float(value) for name, value in info.items()}
 
     def explore(

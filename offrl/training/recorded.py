@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from offrl import parallel
+from offrl.algos.shared.engine import Engine
 from offrl.assembly.recorded import Experiment
 from offrl.config import Config
 from offrl.data.loader import BatchLoader
@@ -33,6 +34,7 @@ class Trainer(Training):
         self.dataset, self.instructions = parts.dataset, parts.instructions
         self.loader, self.valid_loader = parts.loader, parts.valid_loader
         self.environments, self.env_args = parts.environments, parts.env_args
+        self.engine = Engine(self.algo)
         self._batches: Iterator[dict[str, Any]] | None = None
         return parts.dataset
 
@@ -50,8 +52,7 @@ class Trainer(Training):
             while self.step < self._last_step:
                 self._is_torn = True
                 parallel.draw_apart(self.config.train.seed, self.step)
-                batch = self.algo.process_batch_for_training(next(batches))
-                info = self.algo.train_on_batch(batch, self.epoch)
+                info = self.engine.step(next(batches), self.epoch)
                 self.step += 1
                 self._averages.add_step(info)
                 self._is_torn = False

@@ -10,12 +10,13 @@ from offrl.algos.shared.actions import check_kinds, raw_action
 from offrl.algos.shared.batch import CheckedBatch
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
-from offrl.algos.shared.optim import Optimizers
+from offrl.algos.shared.optim import Optimizers, keeps_numbers
 from offrl.algos.shared.updates import OneBatch, train_on
 from offrl.algos.shared.weights import Average, check_start, matching_weights, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig
 from offrl.lazy import Tensor, torch
 from offrl.normalize import Normalizer, Stats
+from offrl.robomimic.loops import on_gradient_step, postprocess_batch_for_training
 from offrl.specs import ObsSpec, with_goal
 from offrl.tree import map_leaves
 
@@ -47,8 +48,11 @@ class Algo(Modes):
     #: Attributes that are numbers, and part of the state as networks are; 0 in states without them.
     COUNTERS: ClassVar[tuple[str, ...]] = ()
     raw_action = raw_action
+    postprocess_batch_for_training = postprocess_batch_for_training
+    on_gradient_step = on_gradient_step
 
     algo_config: AlgoConfig
+    num_loads = 0  #: The number of times that tensors of its state were replaced by others.
     nets: Any  #: The networks by their names, a ``torch.nn.ModuleDict``.
 
     def __init__(
@@ -74,6 +78,7 @@ class Algo(Modes):
 
     def take_stock(self) -> None:
         """Prepare optimizers and averages for the networks as they are now."""
+        self.num_loads += 1
         self.optim_params = self._optim_params()
         for name in self.optim_params:
             if name not in self.nets:
@@ -82,7 +87,9 @@ class Algo(Modes):
         sections = {name: getattr(self.algo_config, name, None) for name in self.optim_params}
         self._max_norms = {k: getattr(x, "max_gradient_norm", None) for k, x in sections.items()}
         learning = torch.nn.ModuleDict({name: self.nets[name] for name in self.optim_params})
-        self._average = Average(dict(learning.named_parameters()), self.global_config.train.ema)
+        train = self.global_config.train
+        keeps = keeps_numbers(self.global_config, self.device)
+        self._average = Average(dict(learning.named_parameters()), train.ema, keeps)
         for made in ("_learning", "_is_drawn_by_python"):
             vars(self).pop(made, None)
         self._layers = ()
@@ -239,21 +246,6 @@ class Algo(Modes):
         """Update the learning rates whose schedules count epochs."""
         self._learning.on_epoch_end()
 
-    def postprocess_batch_for_training(
-        self, batch: dict[str, Any], obs_normalization_stats: Any = None
-    ) -> dict[str, Any]:
-        """Return the batch unchanged: robomimic's loops call this, but it is normalised already.
-        Raises ``ValueError`` for statistics without ``set_statistics``."""
-        if obs_normalization_stats and not self.obs_normalizer.stats:
-            raise ValueError(
-                "obs_normalization_stats: batches are normalised by the algorithm's own; call "
-                "algo.set_statistics(obs=..., actions=...) once before the loop"
-            )
-        return batch
-
-    def on_gradient_step(self) -> None:
-        """Do nothing: robomimic's loops call this, but learning rates are updated already."""
-
     def needed(self, batch: Mapping[str, Any], key: str) -> Any:
         """Return ``batch[key]``. Raises ``ValueError`` if the config does not load it."""
         if key not in batch:
@@ -319,7 +311,19 @@ class Algo(Modes):
         norm = self._learning.step(name, net, loss, limit, measures, parts)
         if parts.begins:
             self._average.follow(name, self._learning.parameters[name])
+            self.count(name)
         return norm
+
+    def count(self, name: str) -> None:
+        """Count a step of ``nets[name]``, by which learning rates and averages go."""
+        self._learning.count(name)
+        self._average.count(name)
+
+    def tell_counts(self) -> None:
+        """Tell the device what follows from the counts for the next update, if it keeps that."""
+        if self.optim_params:
+            self._learning.tell_rates()
+            self._average.tell_decays()
 
     def reset(self) -> None:
         """Forget what a policy remembers of an episode."""
@@ -330,6 +334,7 @@ class Algo(Modes):
         """Normalise by the statistics of a dataset: ``get_obs_normalization_stats()`` and
         ``get_action_normalization_stats()``."""
         self._has_statistics = True
+        self.num_loads += 1
         self.obs_normalizer = Normalizer(obs, self.device)
         self.action_normalizer = Normalizer(actions, self.device)
 
@@ -349,6 +354,7 @@ class Algo(Modes):
 
         load_optimizers: load the state of the optimizers and learning rates as well.
         """
+        self.num_loads += 1
         for name in self.COUNTERS:
             setattr(self, name, state.get(name, 0))
         state = matching_weights(self.global_config.algo_name, self.nets.state_dict(), state)

@@ -26,7 +26,13 @@ class Optimizers:
         global_config: Config,
     ):
         self.parameters = {name: [*parameters[name]] for name in configs}
-        self.optimizers = {k: make_optimizer(self.parameters[k], x) for k, x in configs.items()}
+        self.optimizers: dict[str, Any] = {
+            k: make_optimizer(self.parameters[k], x) for k, x in configs.items()
+        }
+        for name, optimizer in self.optimizers.items():
+            device = self.parameters[name][0].device
+            if keeps_numbers(global_config, device):
+                optimizer.keep_rates(device)
         # A schedule sets the optimizer's rate when it is made.
         self.schedules: dict[str, torch.optim.lr_scheduler.LambdaLR] = {}
         for name, config in configs.items():
@@ -44,8 +50,8 @@ class Optimizers:
         measures: bool,
         batches: OneBatch,
     ) -> Tensor | None:
-        """Make an optimizer step of a network, and update its learning rate if that counts steps.
-        Returns the squared norm of the gradient, if it is clipped or measured."""
+        """Make an optimizer step of a network. Returns the squared norm of the gradient, if it is
+        clipped or measured."""
         from offrl.kernels.optim import parts_of
 
         if batches.begins:
@@ -62,10 +68,19 @@ class Optimizers:
         norm = None
         if measures or limit is not None:
             norm = clip_gradients(net, parameters, limit).detach().square()
+        optimizer.tell_rates()
         optimizer.step()
+        return norm
+
+    def count(self, name: str) -> None:
+        """Update the learning rate of a network if that counts steps, of which one was made."""
         if name in self._by_step and name in self.schedules:
             self.schedules[name].step()
-        return norm
+
+    def tell_rates(self) -> None:
+        """Tell the device the learning rates of the next steps, where it reads them there."""
+        for optimizer in self.optimizers.values():
+            optimizer.tell_rates()
 
     def on_epoch_end(self) -> None:
         """Update the learning rates whose schedules count epochs."""
@@ -89,6 +104,12 @@ class Optimizers:
         for name, stored in state.get("lr_schedulers", {}).items():
             if name in self.schedules:
                 self.schedules[name].load_state_dict(stored)
+
+
+def keeps_numbers(config: Config, device: "torch.device") -> bool:
+    """Say if the device keeps the numbers that change from step to step (learning rates, decays),
+    as captured steps need it. Runs without ``train.engine`` stay as they were."""
+    return device.type == "cuda" and config.train.engine != "auto"
 
 
 def make_optimizer(

@@ -12,8 +12,15 @@ class Average:
     default with the decay of diffusion policies (Chi et al., 2023, arXiv:2303.04137). It takes the
     weights' place while it is ``shown``."""
 
-    def __init__(self, weights: "Mapping[str, torch.nn.Parameter]", config: EMAConfig):
+    def __init__(
+        self,
+        weights: "Mapping[str, torch.nn.Parameter]",
+        config: EMAConfig,
+        keeps_decays: bool = False,
+    ):
         self._config = config
+        self._keeps_decays = keeps_decays  # on the device, for captured steps
+        self._told: dict[str, tuple[float, Tensor]] = {}  # the decay of each optimizer there
         learning = {name: p for name, p in weights.items() if p.requires_grad}
         self.weights = learning if config.enabled else {}
         self._averages: dict[str, Tensor] = {}  # none as long as they equal the weights
@@ -27,16 +34,41 @@ class Average:
             return
         from offrl.kernels.optim import parts_of
 
-        step = self._num_steps.get(optimizer, 0)
-        self._num_steps[optimizer] = step + 1
         self._begin()
         names = self._names(parts_of(parameters))
+        weights = [self.weights[name].data for name in names]
+        averages = [self._averages[name] for name in names]
+        if self._keeps_decays:
+            steps = torch._foreach_sub(weights, averages)
+            torch._foreach_mul_(steps, 1 - self._tell_decay(optimizer, weights[0].device))
+            torch._foreach_add_(averages, steps)
+            return
+        average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(optimizer))
+        average(averages, weights, 0)
+
+    def count(self, optimizer: str) -> None:
+        """Count a step of the optimizer, by which the decay goes."""
+        if self._config.enabled:
+            self._num_steps[optimizer] = self._num_steps.get(optimizer, 0) + 1
+
+    def tell_decays(self) -> None:
+        """Tell the device the decays of the next steps, where it reads them there."""
+        for optimizer, (_, there) in self._told.items():
+            self._tell_decay(optimizer, there.device)
+
+    def _decay(self, optimizer: str) -> float:
+        step = self._num_steps.get(optimizer, 0)
         decay, power = self._config.max_decay, self._config.power
         if power is not None and step:
             decay = min(decay, 1 - step**-power)
-        average = torch.optim.swa_utils.get_ema_multi_avg_fn(decay if step else 0.0)
-        weights = [self.weights[name].data for name in names]
-        average([self._averages[name] for name in names], weights, 0)
+        return decay if step else 0.0
+
+    def _tell_decay(self, optimizer: str, device: "torch.device") -> Tensor:
+        decay = self._decay(optimizer)
+        told, there = self._told.get(optimizer) or (None, torch.empty((), device=device))
+        if told != decay:
+            self._told[optimizer] = decay, there.fill_(decay)
+        return there
 
     def settle(self, parameters: "Iterable[torch.nn.Parameter]") -> None:
         """Replace parameters that no longer learn by their averages, so that other networks learn

@@ -1,0 +1,173 @@
+"""Steps of a training: one kernel after another, or as graphs that were captured of them."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple, TypeVar
+
+from offrl import parallel
+from offrl.config import Config
+from offrl.lazy import Tensor, torch
+from offrl.tree import leaves, map_leaves
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+WARM_UP = 3  # eager steps before a capture, in which kernels are chosen and states are made
+MOST_GRAPHS = 8
+
+
+class _Graph(NamedTuple):
+    replay: Callable[[], None]
+    inputs: list[Tensor]
+    info: dict[str, Tensor]
+    errors: Tensor | None  # ``td_errors``
+    counted: "list[_Counted]"  # by each of the ``_learners``
+
+
+class _Counted(NamedTuple):
+    counters: dict[str, int]  # what a step adds to them
+    stepped: list[str]  # networks whose optimizers make a step
+
+
+class Engine:
+    """Makes the steps of an algorithm's training as ``train.engine`` says.
+
+    With ``graph``, the kernels of a whole step (``process_batch_for_training``, ``update``) are
+    captured as one CUDA graph, and start at once from then on. A graph holds as long as the batches
+    have the same shapes and the updates go the same way (``Algo.graph_key``). What Python counts in
+    an update is counted beside it, and what follows from that reaches the graph in tensors
+    (learning rates, decays of averages). If a step cannot be captured, a message says so, and the
+    training goes on without graphs.
+    """
+
+    def __init__(self, algo: Any):
+        self._algo = algo
+        self._captures = algo.global_config.train.engine == "graph"
+        self._num_eager: Counter[Any] = Counter()  # steps, by the keys of graphs
+        self._graphs: dict[Any, _Graph] = {}
+
+    def step(self, batch: Mapping[str, Any], epoch: int, is_raw: bool = True) -> dict[str, Tensor]:
+        """Make a step. Returns what ``train_on_batch`` returns, in tensors that the next step may
+        change.
+
+        is_raw: the batch is as the data gives it, and has to be processed.
+        """
+        algo = self._algo
+
+        def make_step(of: Any) -> dict[str, Tensor]:
+            ready = algo.process_batch_for_training(of) if is_raw else of
+            return algo.train_on_batch(ready, epoch)
+
+        # The first step of an epoch settles networks that no longer learn.
+        if not self._captures or epoch != algo.epoch or not algo.is_capturable():
+            return make_step(batch)
+        tensors = {name: x for name, x in leaves(batch).items() if x is not None}
+        form = tuple((name, x.shape, x.dtype, x.device) for name, x in tensors.items())
+        key = is_raw, form, algo.graph_key(), tuple(x.num_loads for x in _learners(algo))
+        graph = self._graphs.get(key)
+        if graph is None:
+            self._num_eager[key] += 1
+            if self._num_eager[key] <= WARM_UP:
+                return beside(algo.device, lambda: make_step(batch))
+            graph = self._capture(batch, make_step)
+            if graph is None:
+                return make_step(batch)
+            if len(self._graphs) == MOST_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[key] = graph
+        return self._replay(graph, [*tensors.values()])
+
+    def _capture(self, batch: Any, make_step: Callable[[Any], Any]) -> _Graph | None:
+        """Capture a step, which is not made by that. Returns ``None`` if it cannot be captured."""
+        learners = [*_learners(self._algo)]
+        static = map_leaves(lambda x: x.clone(), batch)
+        stepped: list[list[str]] = [[] for _ in learners]
+        before = [{name: getattr(x, name) for name in x.COUNTERS} for x in learners]
+        problem = None
+        with ExitStack() as until_captured:
+            for learner, names in zip(learners, stepped, strict=True):
+                learner.tell_counts()
+                vars(learner)["count"] = names.append  # counted when the step is made
+                until_captured.callback(vars(learner).pop, "count")
+            try:
+                replay, info = captured(self._algo.device, lambda: make_step(static))
+            except RuntimeError as error:
+                problem = " ".join(str(error).split())[:200]
+        counted = []
+        for learner, was, names in zip(learners, before, stepped, strict=True):
+            added = {name: getattr(learner, name) - x for name, x in was.items()}
+            counted.append(_Counted(added, names))
+            vars(learner).update(was)
+            if len({*names}) < len(names):
+                problem = f"{names[0]} makes several optimizer steps in an update"
+        if problem is not None:
+            self._captures = False
+            log.warning("train.engine: no graphs, as a step cannot be captured: %s", problem)
+            return None
+        inputs = [x for x in leaves(static).values() if x is not None]
+        return _Graph(replay, inputs, info, getattr(self._algo, "td_errors", None), counted)
+
+    def _replay(self, graph: _Graph, tensors: list[Tensor]) -> dict[str, Tensor]:
+        torch._foreach_copy_(graph.inputs, tensors)
+        for learner in _learners(self._algo):
+            learner.tell_counts()
+        graph.replay()
+        for learner, counted in zip(_learners(self._algo), graph.counted, strict=True):
+            for name, num in counted.counters.items():
+                setattr(learner, name, getattr(learner, name) + num)
+            for name in counted.stepped:
+                learner.count(name)
+        if graph.errors is not None:
+            self._algo.td_errors = graph.errors
+        return graph.info
+
+
+def chosen_engine(config: Config, device: "torch.device", resumes: bool) -> Any:
+    """Return the engine of a training. Raises ``ValueError`` if it does not suit the rest.
+
+    resumes: the training has begun, perhaps before ``train.engine`` was; such runs stay as they
+        were (``auto``).
+    """
+    train = config.train
+    if train.engine == "auto":
+        return "auto" if resumes else "eager"
+    problems = {
+        "there is none here that the training could use (train.cuda)": device.type != "cuda",
+        "torchrun's processes exchange gradients in a step": parallel.num_ranks() > 1,
+        "train.accumulate makes a step of several parts": train.accumulate > 1,
+    }
+    for problem, is_met in problems.items():
+        if train.engine == "graph" and is_met:
+            raise ValueError(
+                f"train.engine: graph is for one GPU and whole batches, but {problem}; set it to "
+                '"eager"'
+            )
+    return train.engine
+
+
+def _learners(algo: Any) -> Iterator[Any]:
+    """Yield an algorithm and its parts, which have optimizers of their own."""
+    yield algo
+    for part in getattr(algo, "parts", {}).values():
+        yield from _learners(part)
+
+
+def beside(device: "torch.device", function: Callable[[], T]) -> T:
+    """Call a function on another stream than the present one, as captures are made there."""
+    present, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    other.wait_stream(present)
+    with torch.cuda.stream(other):
+        result = function()
+    present.wait_stream(other)
+    return result
+
+
+def captured(device: "torch.device", function: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    """Capture the kernels that a function starts. Returns what starts them, and the result, whose
+    tensors each start fills. Raises ``RuntimeError`` if the function waits for the device."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph.replay, result

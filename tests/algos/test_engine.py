@@ -1,0 +1,181 @@
+"""Steps that are captured. A tape stands for CUDA graphs: it repeats the operations of one step on
+the same memory, as a graph does, so that all that is not in them has to reach them in tensors."""
+
+import copy
+import json
+
+import pytest
+import torch
+from test_conformance import FIRST, case_of  # noqa: F401  # a fixture
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from offrl.algos.shared import algo as base
+from offrl.algos.shared import engine, optim
+from offrl.algos.shared.engine import Engine, chosen_engine
+from offrl.training import Trainer
+
+
+class Tape(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.before = [], []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        options = options or {}
+        if function is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        for schema, x in zip(function._schema.arguments, arguments, strict=False):
+            if schema.alias_info is not None and schema.alias_info.is_write:
+                self.before += [(there, there.clone()) for there in tree_leaves(x)]
+        result = function(*arguments, **options)
+        self.calls.append((function, arguments, options, result))
+        return result
+
+    def replay(self):
+        with torch.no_grad():
+            for function, arguments, options, result in self.calls:
+                if function.is_view:
+                    continue
+                again = function(*arguments, **options)
+                for there, x in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                    if isinstance(x, torch.Tensor) and x is not there:
+                        there.copy_(x)
+
+
+def on_tape(device, function):
+    """Stands for ``engine.captured``, which computes nothing."""
+    tape, rng = Tape(), torch.get_rng_state()
+    try:
+        with tape:
+            result = function()
+    finally:
+        with torch.no_grad():
+            for there, was in reversed(tape.before):
+                there.copy_(was)
+        torch.set_rng_state(rng)
+    return tape.replay, result
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Lets steps on the CPU be captured. Returns the number of captures so far."""
+    made = []
+
+    def captured(device, function):
+        made.append(device)
+        return on_tape(device, function)
+
+    for module in (optim, base):
+        monkeypatch.setattr(module, "keeps_numbers", lambda config, device: True)
+    monkeypatch.setattr(engine, "captured", captured)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # its RNNs keep state from a tape
+    monkeypatch.setattr(engine, "beside", lambda device, function: function())
+    return made
+
+
+def trained(case, kind, num_steps, swap=None, device="cpu"):
+    """The algorithm after a number of steps of an engine, and the numbers that these returned."""
+    train = {"engine": kind, "max_grad_norm": 0.5, "ema": {"enabled": True}}
+    schedule = {"scheduler_type": "cosine", "step_every_batch": True}
+    algo, batches = case.make(train | {"num_epochs": 10}, learning_rate=schedule, device=device)
+    algo.set_train()
+    made, logs = Engine(algo), []
+    for number in range(num_steps):
+        if number == swap:  # a checkpoint is loaded, or the state was saved and an epoch validated
+            algo.deserialize(copy.deepcopy(algo.serialize()))
+            algo.set_eval()
+            algo.set_train()
+        info = made.step(next(batches), epoch=1 + number // 16)
+        logs.append({name: x.clone() for name, x in info.items()})
+    return algo, logs
+
+
+@pytest.mark.parametrize("name", sorted(FIRST - {"residual-default"}))
+def test_captured_steps_have_the_bits_of_eager_ones(case_of, captures, name):  # noqa: F811
+    eager, logs = trained(case_of(name), "eager", 24, swap=20)
+    assert not captures
+    graph, own_logs = trained(case_of(name), "graph", 24, swap=20)
+    assert captures or not graph.is_capturable()
+    for key, x in eager.nets.state_dict().items():
+        assert torch.equal(x, graph.nets.state_dict()[key]), key
+    for number, (info, own) in enumerate(zip(logs, own_logs, strict=True)):
+        assert info.keys() == own.keys()
+        assert all(torch.equal(x, own[key]) for key, x in info.items()), f"step {number + 1}"
+    assert all(getattr(eager, x) == getattr(graph, x) for x in eager.COUNTERS)
+
+
+def broken(case, update):
+    algo, batches = case.make({"engine": "graph"})
+    algo.set_train()
+    own = algo.update
+    algo.update = lambda batch: update(algo, batch, own)
+    return algo, Engine(algo), batches
+
+
+def waits(algo, batch, own):
+    info = own(batch)
+    assert float(info["loss"]) > -1e9
+    return info
+
+
+def steps_twice(algo, batch, own):
+    own(batch)
+    return own(batch)
+
+
+@pytest.mark.parametrize(
+    ("update", "problem"),
+    [(waits, "not permitted when stream is capturing"), (steps_twice, "several optimizer steps")],
+)
+def test_what_cannot_be_captured_goes_on_eagerly(
+    case_of,  # noqa: F811
+    captures,
+    caplog,
+    update,
+    problem,
+):
+    case = case_of("bc-mlp-deterministic")
+    algo, made, batches = broken(case, update)
+    for _ in range(8):
+        made.step(next(batches), epoch=1)
+    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
+    assert problem in line and len(captures) == 1
+    other, _, batches = broken(case, update)
+    for _ in range(8):
+        other.train_on_batch(other.process_batch_for_training(next(batches)), epoch=1)
+    for key, x in other.nets.state_dict().items():
+        assert torch.equal(x, algo.nets.state_dict()[key])
+
+
+def test_a_graph_needs_a_gpu_and_whole_batches(small_config):
+    with pytest.raises(ValueError, match=r"train.engine: graph is for one GPU.*train.cuda"):
+        Trainer(small_config({"train": {"engine": "graph", "cuda": False}}))
+    config = small_config({"train": {"engine": "graph", "accumulate": 2}})
+    with pytest.raises(ValueError, match=r"train.accumulate makes a step of several parts"):
+        chosen_engine(config, torch.device("cuda"), resumes=False)
+
+
+def test_a_run_says_how_its_steps_are_made_and_an_earlier_one_stays_as_it_was(small_config):
+    trainer = Trainer(small_config({"train": {"num_epochs": 2}}))
+    assert trainer.config.train.engine == "eager"
+    records = trainer()
+    next(x for x in records if x["type"] == "epoch")
+    checkpoint = copy.deepcopy(trainer.state())
+    config = json.loads(checkpoint["config"])
+    assert config["train"].pop("engine") == "eager"  # earlier versions did not say it
+    checkpoint["config"] = json.dumps(config)
+    earlier = small_config({"train": {"num_epochs": 2}})
+    assert chosen_engine(earlier, torch.device("cuda"), resumes=True) == "auto"
+    assert not optim.keeps_numbers(earlier, torch.device("cuda"))
+    assert optim.keeps_numbers(trainer.config, torch.device("cuda"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", sorted(FIRST - {"residual-default"}))
+def test_graphs_have_the_bits_of_eager_steps_on_a_gpu(case_of, name):  # noqa: F811
+    eager, logs = trained(case_of(name), "eager", 200, swap=100, device="cuda")
+    graph, own_logs = trained(case_of(name), "graph", 200, swap=100, device="cuda")
+    for key, x in eager.nets.state_dict().items():
+        assert torch.equal(x, graph.nets.state_dict()[key]), key
+    assert all(torch.equal(x, own_logs[-1][key]) for key, x in logs[-1].items())
