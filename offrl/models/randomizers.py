@@ -83,10 +83,8 @@ class ColorRandomizer(Randomizer):
     turns; ``None`` leaves the property as it is.
     """
 
-    #: The order is, as a GPU that draws it would have to compute all changes at each place.
+    #: Python draws the order, as a GPU that drew it would have to compute every change each time.
     DRAWN_BY_PYTHON = True
-
-    DRAWN_BY_CPU = True  #: The order: a GPU that had drawn it would have to compute all of them.
 
     def __init__(
         self,

@@ -74,8 +74,10 @@ def update_under_watch(algo: Algo, batch: Mapping[str, Any]) -> None:
         with watched():
             info = algo.train_on_batch(dict(batch), epoch=1)
         elsewhere = [k for k, x in info.items() if isinstance(x, Tensor) and x.device.type == "cpu"]
-        for name in elsewhere:
-            raise AssertionError(f"update returned {name!r} on the CPU; make it on self.device")
+        if elsewhere:
+            raise AssertionError(
+                f"update returned {elsewhere[0]!r} on the CPU; make it on self.device"
+            )
 
 
 @contextmanager
@@ -147,9 +149,7 @@ def leaves_of(arguments: Any) -> Iterator[Any]:
 def _why_it_waits(func: Any, arguments: list[Any]) -> str | None:
     tensors = [x for x in arguments if isinstance(x, Tensor)]
     places = {x.device.type for x in tensors}
-    if (
-        DEVICE not in places
-    ):  # single numbers of the CPU are as Python's, as long as they stay there
+    if DEVICE not in places:  # single numbers on the CPU may stay there, as Python's do
         return FROM_CPU if any(x.ndim for x in tensors) else None
     name, _, _ = func.name().partition(".")
     to = [x.type for x in arguments if isinstance(x, torch.device)]

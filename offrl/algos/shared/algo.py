@@ -90,8 +90,9 @@ class Algo(Modes):
         train = self.global_config.train
         keeps = keeps_numbers(self.global_config, self.device)
         self._average = Average(dict(learning.named_parameters()), train.ema, keeps)
-        for made in ("_learning", "_is_drawn_by_python"):
-            vars(self).pop(made, None)
+        vars(self).pop("_learning", None)
+        drawn_by_python = (getattr(x, "DRAWN_BY_PYTHON", False) for x in self.nets.modules())
+        self._is_drawn_by_python = any(drawn_by_python)
         self._layers = ()
 
     def __repr__(self) -> str:
@@ -226,10 +227,6 @@ class Algo(Modes):
         device, or if Python draws what it does."""
         return not self._is_drawn_by_python
 
-    @cached_property
-    def _is_drawn_by_python(self) -> bool:
-        return any(getattr(layer, "DRAWN_BY_PYTHON", False) for layer in self.nets.modules())
-
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         """Turn what ``update`` returned, or an average of it, into numbers for the log, and add the
         learning rates. Tensors of several numbers are left out. This is the only place where
@@ -307,11 +304,13 @@ class Algo(Modes):
             return None
         limit = max_grad_norm or self._max_norms[name] or self.global_config.train.max_grad_norm
         measures = measures and self.LOGS_GRADIENTS
-        net, parts = self.nets[name], self.microbatches
-        norm = self._learning.step(name, net, loss, limit, measures, parts)
-        if parts.begins:
-            self._average.follow(name, self._learning.parameters[name])
-            self.count(name)
+        self._learning.backward(name, loss, self.microbatches)
+        return self.microbatches.once(lambda: self._step(name, limit, measures))
+
+    def _step(self, name: str, limit: float | None, measures: bool) -> Tensor | None:
+        norm = self._learning.step(name, self.nets[name], limit, measures)
+        self._average.follow(name, self._learning.parameters[name])
+        self.count(name)
         return norm
 
     def count(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Steps of a training: one kernel after another, or as graphs that were captured of them."""
+"""Makes the steps of a training: one kernel after another, or as CUDA graphs of captured ones."""
 
 import logging
 from collections import Counter
@@ -18,17 +18,17 @@ WARM_UP = 3  # eager steps before a capture, in which kernels are chosen and sta
 MOST_GRAPHS = 8
 
 
+class _Counted(NamedTuple):
+    counters: dict[str, int]  # what a step adds to them
+    stepped: list[str]  # networks whose optimizers make a step
+
+
 class _Graph(NamedTuple):
     replay: Callable[[], None]
     inputs: list[Tensor]
     info: dict[str, Tensor]
     errors: Tensor | None  # ``td_errors``
-    counted: "list[_Counted]"  # by each of the ``_learners``
-
-
-class _Counted(NamedTuple):
-    counters: dict[str, int]  # what a step adds to them
-    stepped: list[str]  # networks whose optimizers make a step
+    counted: list[_Counted]  # by each of the ``_learners``
 
 
 class Engine:
@@ -52,7 +52,7 @@ class Engine:
         """Make a step. Returns what ``train_on_batch`` returns, in tensors that the next step may
         change.
 
-        is_raw: the batch is as the data gives it, and has to be processed.
+        is_raw: ``process_batch_for_training`` is yet to be called.
         """
         algo = self._algo
 
@@ -80,7 +80,7 @@ class Engine:
         return self._replay(graph, [*tensors.values()])
 
     def _capture(self, batch: Any, make_step: Callable[[Any], Any]) -> _Graph | None:
-        """Capture a step, which is not made by that. Returns ``None`` if it cannot be captured."""
+        """Capture a step without making it. Returns ``None`` if it cannot be captured."""
         learners = [*_learners(self._algo)]
         static = map_leaves(lambda x: x.clone(), batch)
         stepped: list[list[str]] = [[] for _ in learners]
@@ -125,10 +125,10 @@ class Engine:
 
 
 def chosen_engine(config: Config, device: "torch.device", resumes: bool) -> Any:
-    """Return the engine of a training. Raises ``ValueError`` if it does not suit the rest.
+    """Return ``train.engine`` with a choice in the place of ``auto``. Raises ``ValueError`` for
+    graphs that the device, or another key, rules out.
 
-    resumes: the training has begun, perhaps before ``train.engine`` was; such runs stay as they
-        were (``auto``).
+    resumes: The training has begun. Those of earlier versions stay as they were (``auto``).
     """
     train = config.train
     if train.engine == "auto":
@@ -155,7 +155,7 @@ def _learners(algo: Any) -> Iterator[Any]:
 
 
 def beside(device: "torch.device", function: Callable[[], T]) -> T:
-    """Call a function on another stream than the present one, as captures are made there."""
+    """Call a function on a stream of its own, as captures are made on one."""
     present, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     other.wait_stream(present)
     with torch.cuda.stream(other):
@@ -165,8 +165,9 @@ def beside(device: "torch.device", function: Callable[[], T]) -> T:
 
 
 def captured(device: "torch.device", function: Callable[[], T]) -> tuple[Callable[[], None], T]:
-    """Capture the kernels that a function starts. Returns what starts them, and the result, whose
-    tensors each start fills. Raises ``RuntimeError`` if the function waits for the device."""
+    """Capture the kernels that a function starts. Returns a function that starts them, and the
+    result, whose tensors each start fills. Raises ``RuntimeError`` if the function waits for the
+    device."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = function()

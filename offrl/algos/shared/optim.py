@@ -41,28 +41,20 @@ class Optimizers:
                 self.schedules[name] = schedule
         self._by_step = {k for k, own in configs.items() if own.learning_rate.step_every_batch}
 
-    def step(
-        self,
-        name: str,
-        net: "torch.nn.Module",
-        loss: Tensor,
-        limit: float | None,
-        measures: bool,
-        batches: OneBatch,
-    ) -> Tensor | None:
-        """Make an optimizer step of a network. Returns the squared norm of the gradient, if it is
-        clipped or measured."""
+    def backward(self, name: str, loss: Tensor, batches: OneBatch) -> None:
+        """Add the gradients of a loss to those of the parts before, if any."""
         from offrl.kernels.optim import parts_of
 
         if batches.begins:
             self.optimizers[name].zero_grad()
         loss = loss if batches.share == 1 else batches.share * loss
         loss.backward(inputs=parts_of(self.parameters[name]))
-        return batches.once(lambda: self._move(name, net, limit, measures))
 
-    def _move(
+    def step(
         self, name: str, net: "torch.nn.Module", limit: float | None, measures: bool
     ) -> Tensor | None:
+        """Make an optimizer step of a network. Returns the squared norm of the gradient, if it is
+        clipped or measured."""
         optimizer, parameters = self.optimizers[name], self.parameters[name]
         parallel.average(p.grad for p in parameters)
         norm = None

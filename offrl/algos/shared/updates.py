@@ -1,13 +1,13 @@
-"""How an update is computed: with which precision, and from how many parts of its batch."""
+"""Computes updates in lower precision, and from parts of their batches."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from offrl.algos.shared.batch import CheckedBatch
 from offrl.lazy import Tensor, torch
-from offrl.tree import map_leaves
+from offrl.tree import leaves, map_leaves
 
 T = TypeVar("T")
 #: The attribute of a part's ``pad_mask`` with the number of steps that count in a part on average.
@@ -38,8 +38,7 @@ def train_on(algo: Any, batch: Mapping[str, Any]) -> Any:
 
 def updated(algo: Any, batch: Mapping[str, Any]) -> Any:
     """Call ``update`` with ``train.precision``."""
-    precision = algo.global_config.train.precision
-    with nullcontext() if precision == "fp32" else precise(precision, algo.device):
+    with precise(algo.global_config.train.precision, algo.device):
         return algo.update(CheckedBatch(batch))
 
 
@@ -61,7 +60,7 @@ class OneBatch:
     """Computes an update from a batch as a whole."""
 
     share: float = 1  #: The share of the batch that the losses are of.
-    begins = True  #: Whether the gradients of an optimizer step begin with this loss.
+    begins = True  #: True for the first part, with which the gradients of a step begin.
 
     def once(self, function: Callable[[], T]) -> T:
         """Call a function that changes networks."""
@@ -98,6 +97,7 @@ class MicroBatches(OneBatch):
     def __init__(self, algo: Any, batch: Mapping[str, Any], num_parts: int):
         self._algo, self._num = algo, num_parts
         algo.optimizers  # noqa: B018  # made here, and not by each part
+        self.share = 1 / num_parts
         self._parts = _split(batch, num_parts)
         self._turns = [threading.Semaphore(0) for _ in self._parts]
         self._names = [*algo.COUNTERS, *(["td_errors"] if hasattr(algo, "td_errors") else [])]
@@ -109,14 +109,6 @@ class MicroBatches(OneBatch):
         self._error: BaseException | None = None
         is_on_gpu = algo.device.type == "cuda"
         self._stream = torch.cuda.current_stream(algo.device) if is_on_gpu else None
-
-    @property
-    def share(self) -> float:  # type: ignore[override]
-        return 1 / self._num
-
-    @property
-    def begins(self) -> bool:  # type: ignore[override]
-        return self._index == 0
 
     def __call__(self) -> dict[str, Any]:
         """Compute the update. Returns the means of what the updates of the parts return."""
@@ -140,7 +132,7 @@ class MicroBatches(OneBatch):
         errors = [x["td_errors"] for x in self._attributes if x.get("td_errors") is not None]
         if errors:
             self._algo.td_errors = torch.cat(errors)
-        return {name: self._mean_of([x[name] for x in self._infos]) for name in self._infos[0]}
+        return {name: _mean([x[name] for x in self._infos]) for name in self._infos[0]}
 
     def once(self, function: Callable[[], T]) -> T:
         """Wait for all parts, and let the last of them call the function. Returns its result."""
@@ -189,7 +181,7 @@ class MicroBatches(OneBatch):
             raise _LeftError
 
     def _give_turn(self, index: int) -> None:
-        self._index = index
+        self._index, self.begins = index, index == 0
         vars(self._algo).update(self._attributes[index])
         self._turns[index].release()
 
@@ -201,16 +193,17 @@ class MicroBatches(OneBatch):
     def _look(self) -> dict[str, Any]:
         return {name: getattr(self._algo, name) for name in self._names}
 
-    def _mean_of(self, values: Sequence[Any]) -> Any:
-        first = values[0]
-        if not isinstance(first, Tensor):
-            return first if first is None or isinstance(first, str) else sum(values) / self._num
-        return torch.stack([x.detach() for x in values]).mean(0)
+
+def _mean(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if not isinstance(first, Tensor):
+        return first if first is None or isinstance(first, str) else sum(values) / len(values)
+    return torch.stack([x.detach() for x in values]).mean(0)
 
 
 def _split(batch: Mapping[str, Any], num_parts: int) -> list[dict[str, Any]]:
     """Split a batch into equal parts. Raises ``ValueError`` if its size is no multiple."""
-    sizes = {len(x) for x in _tensors(batch)}
+    sizes = {len(x) for x in leaves(batch).values() if x is not None}
     size = min(sizes)
     if len(sizes) > 1 or size % num_parts:
         raise ValueError(
@@ -224,11 +217,3 @@ def _split(batch: Mapping[str, Any], num_parts: int) -> list[dict[str, Any]]:
         for part in parts:
             setattr(part["pad_mask"], MEAN_COUNT, whole)
     return parts
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Mapping):
-        for below in tree.values():
-            yield from _tensors(below)
-    elif tree is not None:
-        yield tree
