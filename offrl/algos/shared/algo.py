@@ -310,13 +310,13 @@ class Algo(Modes):
     def _step(self, name: str, limit: float | None, measures: bool) -> Tensor | None:
         norm = self._learning.step(name, self.nets[name], limit, measures)
         self._average.follow(name, self._learning.parameters[name])
-        self.count(name)
+        self.count_step(name)
         return norm
 
-    def count(self, name: str) -> None:
+    def count_step(self, name: str) -> None:
         """Count a step of ``nets[name]``, by which learning rates and averages go."""
-        self._learning.count(name)
-        self._average.count(name)
+        self._learning.count_step(name)
+        self._average.count_step(name)
 
     def tell_counts(self) -> None:
         """Tell the device what follows from the counts for the next update, if it keeps that."""

@@ -89,8 +89,8 @@ class Engine:
         with ExitStack() as until_captured:
             for learner, names in zip(learners, stepped, strict=True):
                 learner.tell_counts()
-                vars(learner)["count"] = names.append  # counted when the step is made
-                until_captured.callback(vars(learner).pop, "count")
+                vars(learner)["count_step"] = names.append  # counted when the step is made
+                until_captured.callback(vars(learner).pop, "count_step")
             try:
                 replay, info = captured(self._algo.device, lambda: make_step(static))
             except RuntimeError as error:
@@ -118,7 +118,7 @@ class Engine:
             for name, num in counted.counters.items():
                 setattr(learner, name, getattr(learner, name) + num)
             for name in counted.stepped:
-                learner.count(name)
+                learner.count_step(name)
         if graph.errors is not None:
             self._algo.td_errors = graph.errors
         return graph.info

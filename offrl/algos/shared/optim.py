@@ -64,7 +64,7 @@ class Optimizers:
         optimizer.step()
         return norm
 
-    def count(self, name: str) -> None:
+    def count_step(self, name: str) -> None:
         """Update the learning rate of a network if that counts steps, of which one was made."""
         if name in self._by_step and name in self.schedules:
             self.schedules[name].step()

@@ -46,7 +46,7 @@ class Average:
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(optimizer))
         average(averages, weights, 0)
 
-    def count(self, optimizer: str) -> None:
+    def count_step(self, optimizer: str) -> None:
         """Count a step of the optimizer, by which the decay goes."""
         if self._config.enabled:
             self._num_steps[optimizer] = self._num_steps.get(optimizer, 0) + 1
