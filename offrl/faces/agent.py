@@ -68,10 +68,13 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         #: In a pipeline, the data of a step if ``handle_env_feedback`` returns nothing.
         self.transition_data: dict[str, Any] = {}
         given = sorted_arguments(cfgs, model, model_file, device, log_level)
-        self.agent_config: Any = {}
-        vars(self).update(given.attributes)
+        self.agent_config: Any = given.agent_config or {}
+        if given.env is not None:
+            self.env = given.env
         super().__init__(given.alg, obs_ndim)
-        self._session = given.session(self.augment_state)
+        if given.config is not None:
+            self.config = given.config
+            self._session = Session(given.config, given, self.augment_state)
 
     def init(self, model_file: str | Path) -> None:
         """Restart from a checkpoint of the same algorithm: load its weights and statistics. Raises

@@ -38,16 +38,13 @@ class Given(NamedTuple):
     """The sorted arguments of an agent. It has an algorithm, or else a config."""
 
     alg: Any = None
-    attributes: dict[str, Any] = {}  # of the agent
+    env: Any = None  # of a pipeline, as is the next
+    agent_config: Any = None
     config: Config | None = None
     config_file: Path | None = None
     model_file: str | Path | None = None  # with initial weights
     weights: nn.Module | None = None  # whose parameters are the initial ones instead
     network: Any = None  # a user's own
-
-    def session(self, augment: Callable[[Any], Any]) -> "Session | None":
-        """Begin the session of an agent with a config. ``augment`` as in ``Session``."""
-        return None if self.config is None else Session(self.config, self, augment)
 
 
 def sorted_arguments(
@@ -56,13 +53,12 @@ def sorted_arguments(
     """Sort the arguments of ``Agent``, which are those of a config, an ``Algorithm`` alone, or an
     environment, an algorithm and ``agent_config``."""
     if not isinstance(cfgs, (Config, Mapping, str, Path)):
-        of_pipeline = Given(model, {"env": cfgs, "agent_config": model_file or {}})
-        return Given(cfgs) if model is None else of_pipeline
+        return Given(cfgs) if model is None else Given(model, cfgs, model_file)
     level = log_level.upper() if isinstance(log_level, str) else log_level
     logging.getLogger("offrl").setLevel(level)
     config = complete(cfgs, of_device(device))
     file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
-    given = Given(None, {"config": config}, config, file, model_file)
+    given = Given(config=config, config_file=file, model_file=model_file)
     if not isinstance(model, (Networks, nn.ModuleDict)):
         return given._replace(network=model)
     return given._replace(weights=getattr(model, "nets", model) if model_file is None else None)

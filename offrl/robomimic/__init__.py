@@ -1,1 +1,1 @@
-"""robomimic's names of weights, config keys and parts of checkpoints."""
+"""robomimic's names of weights, config keys, parts of checkpoints and methods of algorithms."""

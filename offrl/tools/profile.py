@@ -1,4 +1,4 @@
-"""Show where the time of a training's steps goes. Nothing is written but a picture.
+"""Show the time that each part of a training step takes. Nothing is written but a picture.
 
 example: offrl profile --config bc.json --set train.batch_size=256 --output profile
 """
@@ -85,11 +85,13 @@ def _device(training: Any) -> str:
 
 def table(profile: "Profile", training: Any) -> Iterator[str]:
     """Write the figures as lines."""
+    from offrl.parallel import num_cores
+
     config, unit = training.config, _unit(training)
     num_samples = config.train.samples_per_step
     yield f"algorithm:    {config.algo_name}, with {num_samples} samples an update"
     yield f"device:       {_device(training)}"
-    yield f"threads:      {torch.get_num_threads()}, on {_num_cores()} cores"
+    yield f"threads:      {torch.get_num_threads()}, on {num_cores()} cores"
     yield f"measured:     {profile.num_steps} {unit}s"
     if config.train.num_steps:
         online = config.train.online
@@ -122,14 +124,10 @@ def _numbers(part: Any) -> str:
     return f"{part.mean:11.3f}{part.median:11.3f}{part.processor:14.3f}"
 
 
-def _num_cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))
-
-
 def advice(profile: "Profile", training: Any) -> Iterator[str]:
     """Write a sentence for each finding, with the keys that matter."""
+    from offrl.parallel import num_cores
+
     online, unit = training.config.train.online, _unit(training)
     is_cpu, num_threads = training.device.type == "cpu", torch.get_num_threads()
     takes = {name: f"{name} takes {profile.share(name):.0%} of a {unit}" for name in profile.parts}
@@ -171,10 +169,10 @@ def advice(profile: "Profile", training: Any) -> Iterator[str]:
             f"{busy:.0%} of that time: it sleeps, or waits for a file, a lock or a core that "
             "others use"
         )
-    if is_cpu and num_threads > _num_cores():
+    if is_cpu and num_threads > num_cores():
         yield (
-            f"{num_threads} threads on {_num_cores()} cores wait for one another: set the "
-            f"environment variable OMP_NUM_THREADS={_num_cores()}"
+            f"{num_threads} threads on {num_cores()} cores wait for one another: set the "
+            f"environment variable OMP_NUM_THREADS={num_cores()}"
         )
 
 

@@ -1,14 +1,15 @@
-"""Measures where the time of a training's steps goes."""
+"""Measures the time that each part of a training step takes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import ceil
 from threading import get_ident
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ PARTS = (
     *("data", "copying", "preparing", "forward", "backward", "optimizer", "logging"),
     *(OTHER, "waiting"),
 )
+WITHIN = {"copying": "preparing"}  # parts that only count inside of another
 MOST_FIRST = 10  # steps that are made before others are measured
 BLOCKS = 20  # of steps, in turn split into parts and not
 FEWEST_ROUNDS = 4
@@ -46,7 +48,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a training's steps goes."""
+    """The times of a training's steps and of their parts."""
 
     num_steps: int  #: The number of steps whose parts were measured.
     parts: dict[str, Part]  #: By name. Their means add up to that of the step.
@@ -68,8 +70,7 @@ class Clock:
     """Charges the time of a step to the innermost part that runs, so that the parts add up. Threads
     of an update (``train.accumulate``) work by turns, and have parts of their own."""
 
-    def __init__(self) -> None:
-        self._splits = False
+    _splits = False
 
     def begin(self, splits: bool) -> None:
         """Begin a step. Unless it ``splits`` into parts, all its time is that of ``OTHER``."""
@@ -91,15 +92,15 @@ class Clock:
             times[part] += after - before
         self._since = now
 
-    def timed(self, part: str, function: Callable, within: str | None = None) -> Callable:
-        """Let a function's time count for a part; if ``within`` is given, only inside that one."""
+    def timed(self, part: str, function: Callable) -> Callable:
+        """Return a function whose time counts for a part."""
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self._splits:
                 return function(*args, **kwargs)
             running = self._running[get_ident()]
-            if within not in (None, running[-1]):
+            if WITHIN.get(part, running[-1]) != running[-1]:
                 return function(*args, **kwargs)
             self._charge()
             running.append(part)
@@ -112,7 +113,7 @@ class Clock:
         return call
 
     def each(self, part: str, items: Iterator[Any]) -> Iterator[Any]:
-        """Let the time of waiting for each item count for a part."""
+        """Return an iterator of which the waiting time for each item counts for a part."""
         return iter(self.timed(part, partial(next, items, END)), END)
 
 
@@ -133,10 +134,10 @@ class Measured(Exception):
 class Profiling(Interrupts):
     """Measures the steps of a training, or the rounds of one that acts.
 
-    Between two steps a training asks its interrupts whether to stop. There this begins and ends
-    what measures steps, and after the last one it stops the training.
+    A training asks its interrupts between two steps whether to stop. It asks this instead, which
+    then starts and stops clocks and profilers, and ends the training after the last step.
 
-    num_steps: the least number of steps to measure; of a training that acts, in its environments.
+    num_steps: The least number of steps to measure; of a training that acts, in its environments.
     """
 
     training: Any
@@ -211,7 +212,9 @@ class Profiling(Interrupts):
         times: list[Times] = []
         (self._split if splits else self._unsplit).append(times)
         self._wait()
-        with self._timed_parts() if splits else nullcontext():
+        with ExitStack() as until_timed:
+            for replaced in self._replaced() if splits else ():
+                until_timed.enter_context(replaced)
             for i in range(num):
                 self._clock.begin(splits)
                 yield
@@ -224,47 +227,37 @@ class Profiling(Interrupts):
         if self.uses_gpu:
             torch.cuda.synchronize(self.training.device)
 
-    @contextmanager
-    def _timed_parts(self) -> Iterator[None]:
-        """Time the functions that are the parts of a step, for the block."""
-        with ExitStack() as stack:
-            for owner, name, timed in self._functions():
-                if name in vars(owner):
-                    stack.callback(setattr, owner, name, vars(owner)[name])
-                else:
-                    stack.callback(delattr, owner, name)
-                setattr(owner, name, timed(getattr(owner, name)))
-            yield
+    def _replaced(self) -> Iterator[Any]:
+        """Yield contexts in which the functions that are parts of a step are timed."""
+        for owner, name, part in self._functions():
+            own = getattr(owner, name)
+            timed = self._clock.timed(part, own)
+            if name in ("batches", "minibatches"):  # these return iterators
+                timed = lambda *args, own=own: self._clock.each("data", own(*args))  # noqa: E731
+            yield mock.patch.object(owner, name, timed)
 
-    def _functions(self) -> Iterator[tuple[Any, str, Callable]]:
-        """Yield what has a function, its name there, and how it is timed."""
-
-        def timed(part: str, **options: Any) -> Callable:
-            return lambda function: self._clock.timed(part, function, **options)
-
-        def each(function: Callable) -> Callable:
-            return lambda *args: self._clock.each("data", function(*args))
-
+    def _functions(self) -> Iterator[tuple[Any, str, str]]:
+        """Yield owners of functions, the names of these, and the parts that they are."""
         algo = self.training.algo
-        yield algo, "process_batch_for_training", timed("preparing")
-        yield torch.Tensor, "to", timed("copying", within="preparing")
-        yield algo, "train_on_batch", timed("forward")
-        yield torch.Tensor, "backward", timed("backward")
-        yield torch.autograd, "grad", timed("backward")
-        yield Algo, "optimize", timed("optimizer")
-        yield algo, "log_info", timed("logging")
+        yield algo, "process_batch_for_training", "preparing"
+        yield torch.Tensor, "to", "copying"
+        yield algo, "train_on_batch", "forward"
+        yield torch.Tensor, "backward", "backward"
+        yield torch.autograd, "grad", "backward"
+        yield Algo, "optimize", "optimizer"
+        yield algo, "log_info", "logging"
         for name in ("add", "add_step", "share", "fold", "mean"):
-            yield Averages, name, timed("logging")
+            yield Averages, name, "logging"
         if self.acts:
             trainer = self.training.trainer
-            yield trainer.agent, "update", timed("logging")  # reads numbers from tensors
-            yield trainer, "choose_actions", timed("acting")
-            yield trainer.envs, "step", timed("environment")
-            yield trainer, "take_in", timed("storing")
-            yield trainer, "take_rollout", timed("data")
+            yield trainer.agent, "update", "logging"  # reads numbers from tensors
+            yield trainer, "choose_actions", "acting"
+            yield trainer.envs, "step", "environment"
+            yield trainer, "take_in", "storing"
+            yield trainer, "take_rollout", "data"
             for owner, name in ((trainer.buffer, "batches"), (algo, "minibatches")):
                 if hasattr(owner, name):
-                    yield owner, name, each
+                    yield owner, name, "data"
 
     def _profile(self) -> Profile:
         parts = _ms(self._split)

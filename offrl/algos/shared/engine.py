@@ -36,10 +36,10 @@ class Engine:
 
     With ``graph``, the kernels of a whole step (``process_batch_for_training``, ``update``) are
     captured as one CUDA graph, and start at once from then on. A graph holds as long as the batches
-    have the same shapes and the updates go the same way (``Algo.graph_key``). What Python counts in
-    an update is counted beside it, and what follows from that reaches the graph in tensors
-    (learning rates, decays of averages). If a step cannot be captured, a message says so, and the
-    training goes on without graphs.
+    have the same shapes and the updates go the same way (``Algo.graph_key``). Numbers that
+    Python counts in an update are counted beside it, and those that follow from them (learning
+    rates, decays of averages) reach the graph in tensors. If a step cannot be captured, a message
+    says so, and the training goes on without graphs.
     """
 
     def __init__(self, algo: Any):
