@@ -107,6 +107,11 @@ TABLE = [
         "it",
     ),
     (
+        lambda place: place.trainer(batch_size=5, accumulate=4),
+        "train.batch_size: 5 times train.accumulate (4) is more than the 18 windows of "
+        "{folder}/demos.hdf5 (3 demos); lower it",
+    ),
+    (
         lambda place: list(Trainer(place.config(train={"batch_size": 1}, observation=TWO_MODES))()),
         "train.batch_size: a normalisation layer (batch norm, for example) has only one number for "
         "each channel to learn from (...); use larger batches or larger images, or networks "

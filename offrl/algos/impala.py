@@ -58,6 +58,7 @@ class Impala(PolicyGradient):
         """Compute V-trace's targets of values and advantages of all rows, ``[R]`` each."""
         config, shape = self.algo_config, batch["starts"].shape
         log_ratios = log_probs - batch["log_probs"]
+        values, log_ratios = values.float(), log_ratios.float()  # NumPy has no bfloat16
         parts = batch["rewards"], values, batch["terminated"], batch["mask"], log_ratios
         rewards, v, terminated, mask, ratios = (x.view(shape).cpu().numpy() for x in parts)
         limits = config.discount, config.rho_bar, config.c_bar

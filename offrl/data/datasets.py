@@ -53,7 +53,8 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     if train.normalize_weights_by_ds_size:
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
     own = weights if len(set(weights)) > 1 else None  # weights of files' windows, if unequal
-    loader = BatchLoader(place(dataset, device), train.samples_per_step, *options, own)
+    data = place(dataset, device)
+    loader = BatchLoader(data, train.batch_size, *options, own, train.accumulate)
     if not config.experiment.validate:
         return TrainingData(loader, None, instructions, langs)
     held_out = make_held_out_dataset(config, instructions, dataset)

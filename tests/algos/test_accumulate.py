@@ -1,5 +1,7 @@
 """Gradients of several batches that make one step together, and updates in bfloat16."""
 
+import math
+import re
 import threading
 from functools import partial
 
@@ -149,6 +151,27 @@ def test_rounds_are_not_made_of_parts():
     overrides = {"experiment": {"env": "CartPole-v1"}, "train": {"num_steps": 60, "accumulate": 2}}
     with pytest.raises(ValueError, match="train.accumulate: ppo learns from whole rounds"):
         OnlineTrainer(config_factory("ppo", overrides))
+
+
+@pytest.mark.parametrize("name", ["a2c", "impala"])
+def test_rounds_are_learned_from_in_bfloat16(name):
+    train = {"num_steps": 20, "precision": "bf16", "cuda": False}
+    overrides = {"experiment": {"env": "CartPole-v1"}, "train": train}
+    trainer = OnlineTrainer(config_factory(name, overrides))
+    losses = [x["logs"]["loss"] for x in trainer() if x["type"] == "train"]
+    trainer.close()
+    assert losses and all(map(math.isfinite, losses))
+
+
+def test_a_recurrent_network_learns_in_bfloat16_or_says_that_the_cpu_cannot(case_of):  # noqa: F811
+    algo, batches = case_of("bc-rnn-gmm").make({"precision": "bf16"})
+    batch = algo.process_batch_for_training(next(batches))
+    try:
+        info = algo.train_on_batch(batch, epoch=1)
+    except ValueError as error:  # PyTorch's LSTM needs instructions that not every CPU has
+        assert re.match(r"train.precision: bf16, but this CPU .*LSTM.*; set it to fp32", str(error))
+    else:
+        assert info["loss"].isfinite()
 
 
 def test_networks_learn_in_bfloat16_with_weights_in_float32(case_of):  # noqa: F811

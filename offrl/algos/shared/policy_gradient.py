@@ -206,7 +206,7 @@ class PolicyGradient(PolicyAlgo, ValueAlgo):
         """Compute generalised ``advantages`` and ``returns`` ``[N L]`` by values ``[N L]``, and how
         much of the returns these explain; the other arguments are ``[N, L]``."""
         config, taken = self.algo_config, mask.cpu().numpy()
-        v = values.view(mask.shape).cpu().numpy()
+        v = values.view(mask.shape).float().cpu().numpy()  # NumPy has no bfloat16
         advantages = gae(
             rewards.float().cpu().numpy(),
             v,

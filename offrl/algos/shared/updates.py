@@ -26,14 +26,27 @@ def train_on(algo: Any, batch: Mapping[str, Any]) -> Any:
             return algo.microbatches()
         finally:
             algo.microbatches = OneBatch()
-    except ValueError as error:
-        if not str(error).startswith("Expected more than 1"):  # PyTorch's words
+    except (RuntimeError, ValueError) as error:
+        problem = _known(str(error), algo)
+        if problem is None:
             raise
-        raise ValueError(
+        raise ValueError(problem) from None
+
+
+def _known(error: str, algo: Any) -> str | None:
+    """Return a sentence on an error of PyTorch, known by its words."""
+    if error.startswith("Expected more than 1"):
+        return (
             "train.batch_size: a normalisation layer (batch norm, for example) has only "
             f"one number for each channel to learn from ({error}); use larger batches or "
             "larger images, or networks without such a layer"
-        ) from None
+        )
+    if "primitive descriptor" in error and algo.global_config.train.precision == "bf16":
+        return (
+            "train.precision: bf16, but this CPU computes no such network in bfloat16 "
+            f"({error.partition('. ')[0]}); set it to fp32"
+        )
+    return None
 
 
 def updated(algo: Any, batch: Mapping[str, Any]) -> Any:
