@@ -65,7 +65,12 @@ IN_FLOAT32 = ["dqn-default"]  # its one-hot actions are; see the online training
 HELD = sorted({*FIRST, *VARIANTS_WITH_MASKS} & {*CASES} - {"residual-default", *IN_FLOAT32})
 
 
-@pytest.mark.parametrize("name", HELD)
+QUICK = {"bc-rnn-gmm", "sac_n-default", "td3_bc-default", "vq_bet-policy", "xql-default"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.thorough) for x in HELD]
+)
 def test_parts_make_the_step_of_the_whole_batch(case_of, in_float64, name):  # noqa: F811
     (whole, logs), (parts, own_logs) = (trained(case_of(name), num) for num in (1, 3))
     for key, weight in whole.nets.state_dict().items():

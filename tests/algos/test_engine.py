@@ -91,7 +91,13 @@ def trained(case, kind, num_steps, swap=None, device="cpu"):
     return algo, logs
 
 
-@pytest.mark.parametrize("name", sorted(FIRST - {"residual-default"}))
+NAMES = sorted(FIRST - {"residual-default"})
+QUICK = {"bc-rnn-deterministic", "cql-lagrange", "td3_bc-default", "vq_bet-codes", "hbc-separate"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.thorough) for x in NAMES]
+)
 def test_captured_steps_have_the_bits_of_eager_ones(case_of, captures, name):  # noqa: F811
     eager, logs = trained(case_of(name), "eager", 24, swap=20)
     assert not captures
@@ -172,7 +178,7 @@ def test_a_run_says_how_its_steps_are_made_and_an_earlier_one_stays_as_it_was(sm
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", sorted(FIRST - {"residual-default"}))
+@pytest.mark.parametrize("name", NAMES)
 def test_graphs_have_the_bits_of_eager_steps_on_a_gpu(case_of, name):  # noqa: F811
     eager, logs = trained(case_of(name), "eager", 200, swap=100, device="cuda")
     graph, own_logs = trained(case_of(name), "graph", 200, swap=100, device="cuda")
