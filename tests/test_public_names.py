@@ -96,9 +96,7 @@ SIGNATURES = {
         "goal_shares=None, goal_discount=0.99, goal_rewards=False, subgoal_steps=None"
     ),
     "offrl.data.sequence.SequenceDataset.get_batch": "self, indices, draws=None",
-    "offrl.data.loader.BatchLoader": (
-        "dataset, batch_size, seed, num_workers=0, weights=None, accumulate=1"
-    ),
+    "offrl.data.loader.BatchLoader": "dataset, batch_size, seed, num_workers=0, weights=None",
     "offrl.DemoWriter": (
         "path, env_args=None, compression=None, provenance=None, resume=False, durable=True, "
         "chunk_bytes=65536"

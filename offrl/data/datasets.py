@@ -53,12 +53,17 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     if train.normalize_weights_by_ds_size:
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
     own = weights if len(set(weights)) > 1 else None  # weights of files' windows, if unequal
-    data = place(dataset, device)
-    loader = BatchLoader(data, train.batch_size, *options, own, train.accumulate)
+    num, size = parallel.num_ranks(), train.samples_per_step
+    if train.accumulate > 1 and (size > len(dataset) or train.batch_size % num):
+        raise ValueError(
+            f"train.accumulate: {train.accumulate} batches of {train.batch_size} are {size} of the "
+            f"{len(dataset)} windows of {dataset}, for {num} process(es); lower it, and let "
+            "train.batch_size be a multiple of the processes"
+        )
+    loader = BatchLoader(place(dataset, device), size, *options, own)
     if not config.experiment.validate:
         return TrainingData(loader, None, instructions, langs)
     held_out = make_held_out_dataset(config, instructions, dataset)
-    num = parallel.num_ranks()  # processes that share each batch
     size = min(train.batch_size, max(num, len(held_out) // num * num))
     valid_loader = BatchLoader(place(held_out, device), size, *options)
     return TrainingData(loader, valid_loader, instructions, langs)

@@ -28,7 +28,6 @@ class BatchLoader:
         ``get_batch`` gets that number of random numbers for each window.
     num_workers: processes that read streamed data ahead; unused for data in memory.
     weights: windows of file ``k`` are drawn, with replacement, in proportion to ``weights[k]``.
-    accumulate: of so many batches one is made (``train.accumulate``).
     """
 
     def __init__(
@@ -38,12 +37,10 @@ class BatchLoader:
         seed: int,
         num_workers: int = 0,
         weights: Sequence[float] | None = None,
-        accumulate: int = 1,
     ):
-        if batch_size * accumulate > len(dataset):
-            times = f" times train.accumulate ({accumulate})" if accumulate > 1 else ""
-            words = f"is more than the {len(dataset)} windows of {dataset}; lower it"
-            raise ValueError(f"train.batch_size: {batch_size}{times} {words}")
+        if batch_size > len(dataset):
+            words = f"{batch_size} is more than the {len(dataset)} windows of {dataset}; lower it"
+            raise ValueError(f"train.batch_size: {words}")
         num_ranks = parallel.num_ranks()
         if batch_size % num_ranks:
             raise ValueError(
@@ -51,7 +48,7 @@ class BatchLoader:
                 f"processes; set it to a multiple of {num_ranks}, or start another number of them"
             )
         self.dataset = dataset
-        self.batch_size = batch_size = batch_size * accumulate
+        self.batch_size = batch_size
         self._own_size = batch_size // num_ranks
         self._own = slice(parallel.rank() * self._own_size, (parallel.rank() + 1) * self._own_size)
         self.seed = seed
