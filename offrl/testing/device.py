@@ -17,10 +17,10 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import offrl
 from offrl.algos import Algo
+from offrl.kernels.operators import OperatorMode
 from offrl.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _Methods(TorchFunctionMode):
         return result
 
 
-class Operators(TorchDispatchMode):
+class Operators(OperatorMode):
     """Sees each operator that PyTorch calls, before it runs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

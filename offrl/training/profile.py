@@ -13,10 +13,10 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
 from offrl.algos import Algo
+from offrl.kernels.operators import OperatorMode
 from offrl.processes import changed_environ
 from offrl.training.averages import Averages
 from offrl.training.interrupts import Interrupts
@@ -117,7 +117,7 @@ class Clock:
         return iter(self.timed(part, partial(next, items, END)), END)
 
 
-class CountedOperators(TorchDispatchMode):
+class CountedOperators(OperatorMode):
     """Counts the operators that reach a backend, without those that only make a view."""
 
     number = 0

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "offrl"
-# What sees operators, and calls none, has no public name.
-SEEING = {"testing/device.py": ["TorchDispatchMode"]}
 ELSEWHERE = [p for p in sorted(PACKAGE.rglob("*.py")) if p.parent != PACKAGE / "kernels"]
 
 
@@ -34,7 +32,7 @@ def test_no_private_operator_is_called():
     used = {
         str(path.relative_to(PACKAGE)): [*private_names(path.read_text())] for path in ELSEWHERE
     }
-    assert {path: names for path, names in used.items() if names} == SEEING
+    assert not {path: names for path, names in used.items() if names}
 
 
 @pytest.mark.parametrize(
