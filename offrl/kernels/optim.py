@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -60,6 +60,21 @@ class EndToEnd(Parameter):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return EndToEnd.of, (self.parts,)
+
+
+class OnDevice:
+    """A number that changes from step to step and that the device keeps, for captured steps."""
+
+    def __init__(self, device: torch.device):
+        self.tensor = torch.empty((), device=device)
+        self._told: float | None = None
+
+    def tell(self, number: float) -> Tensor:
+        """Tell the device the number, if it does not know it. Returns the tensor there."""
+        if number != self._told:
+            self.tensor.fill_(number)
+            self._told = number
+        return self.tensor
 
 
 def joined(state: dict[str, Any]) -> dict[str, Any]:
@@ -120,35 +135,30 @@ class LeanOptimizer(torch.optim.Optimizer):
 
     KERNELS: ClassVar[tuple[str, ...]]
 
-    #: The learning rate of each group on the device, where captured steps read it.
-    _rates: list[Tensor] | None = None
-    _told: list[float] | None = None  # what these are
+    _rates: Sequence[OnDevice] = ()  # the learning rates of groups, where the device keeps them
 
     # PyTorch wraps these methods to exclude them from compilation, which imports the compiler
     # (torch._dynamo) and takes a third of a training's start. Here they have no wrapper.
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+    def load_state_dict(self, state_dict: State) -> None:
+        inspect.unwrap(torch.optim.Optimizer.load_state_dict)(self, state_dict)
+        self._place_counts()
+
+    def _place_counts(self) -> None:
+        """Move the counts of steps to the parameters. PyTorch keeps RMSprop's on the CPU."""
+        for parameter, state in self.state.items():
+            state["step"] = state["step"].to(parameter.device)
 
     def keep_rates(self, device: torch.device) -> None:
         """Keep the learning rates on the device."""
-        self._rates = [torch.empty((), device=device) for _ in self.param_groups]
+        self._rates = [OnDevice(device) for _ in self.param_groups]
 
     def tell_rates(self) -> None:
-        """Tell the device the learning rates, if it keeps them and they have changed."""
-        if self._rates is None:
-            return
-        rates = [group["lr"] for group in self.param_groups]
-        if rates != self._told:
-            for there, rate in zip(self._rates, rates, strict=True):
-                there.fill_(rate)
-            self._told = rates
-
-    def rate_of(self, group: State) -> Any:
-        """Return the learning rate of a group, a tensor where the device keeps it."""
-        if self._rates is None:
-            return group["lr"]
-        return self._rates[next(i for i, own in enumerate(self.param_groups) if own is group)]
+        """Tell the device the learning rates, if it keeps them."""
+        for rate, group in zip(self._rates, self.param_groups, strict=False):
+            rate.tell(group["lr"])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if not set_to_none:
@@ -168,14 +178,15 @@ class LeanOptimizer(torch.optim.Optimizer):
         if not has_kernels or not all(self.state[p] for parameters in due for p in parameters):
             # PyTorch's own step also makes the states.
             inspect.unwrap(super().step.__func__)(self)  # type: ignore[attr-defined]
+            self._place_counts()
             return
-        for group, parameters in zip(self.param_groups, due, strict=True):
+        groups = self.param_groups
+        if self._rates:
+            groups = [{**g, "lr": x.tensor} for g, x in zip(groups, self._rates, strict=True)]
+        for group, parameters in zip(groups, due, strict=True):
             if not parameters:
                 continue
             states = [self.state[p] for p in parameters]
-            for state, parameter in zip(states, parameters, strict=True):
-                if state["step"].device != parameter.device:  # RMSprop's, which PyTorch counts here
-                    state["step"] = state["step"].to(parameter.device)
             steps = [state["step"] for state in states]
             # A plain number would become one tensor per parameter.
             torch._foreach_add_(steps, steps[0].new_ones(()), alpha=1)
@@ -203,7 +214,7 @@ class Adam(LeanOptimizer, torch.optim.Adam):  # type: ignore[misc]
                 [state["exp_avg_sq"] for state in states],
                 [],
                 [state["step"] for state in states],
-                lr=self.rate_of(group),
+                lr=group["lr"],
                 beta1=beta1,
                 beta2=beta2,
                 weight_decay=group["weight_decay"],
@@ -229,10 +240,9 @@ class RMSprop(LeanOptimizer, torch.optim.RMSprop):  # type: ignore[misc]
         torch._foreach_addcmul_(squares, grads, grads, 1 - group["alpha"])
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, group["eps"])
-        rate = self.rate_of(group)
-        if isinstance(rate, Tensor):
+        if self._rates:
             steps = torch._foreach_div(grads, roots)
-            torch._foreach_mul_(steps, rate)
+            torch._foreach_mul_(steps, group["lr"])
             torch._foreach_sub_(parameters, steps)
         else:
-            torch._foreach_addcdiv_(parameters, grads, roots, -rate)
+            torch._foreach_addcdiv_(parameters, grads, roots, -group["lr"])

@@ -70,7 +70,7 @@ class Optimizers:
             self.schedules[name].step()
 
     def tell_rates(self) -> None:
-        """Tell the device the learning rates of the next steps, where it reads them there."""
+        """Tell the device the learning rates of the next steps, if it keeps them."""
         for optimizer in self.optimizers.values():
             optimizer.tell_rates()
 

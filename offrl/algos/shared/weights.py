@@ -20,7 +20,7 @@ class Average:
     ):
         self._config = config
         self._keeps_decays = keeps_decays  # on the device, for captured steps
-        self._told: dict[str, tuple[float, Tensor]] = {}  # the decay of each optimizer there
+        self._decays: dict[str, Any] = {}  # that of each optimizer there, ``OnDevice``
         learning = {name: p for name, p in weights.items() if p.requires_grad}
         self.weights = learning if config.enabled else {}
         self._averages: dict[str, Tensor] = {}  # none as long as they equal the weights
@@ -32,15 +32,18 @@ class Average:
         """Move towards the weights, behind a step of the ``optimizer`` of these ``parameters``."""
         if not self._config.enabled:
             return
-        from offrl.kernels.optim import parts_of
+        from offrl.kernels.optim import OnDevice, parts_of
 
         self._begin()
         names = self._names(parts_of(parameters))
         weights = [self.weights[name].data for name in names]
         averages = [self._averages[name] for name in names]
         if self._keeps_decays:
+            if optimizer not in self._decays:
+                self._decays[optimizer] = OnDevice(weights[0].device)
             steps = torch._foreach_sub(weights, averages)
-            torch._foreach_mul_(steps, 1 - self._tell_decay(optimizer, weights[0].device))
+            decay = self._decays[optimizer].tell(self._decay(optimizer))
+            torch._foreach_mul_(steps, 1 - decay)
             torch._foreach_add_(averages, steps)
             return
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(optimizer))
@@ -52,9 +55,9 @@ class Average:
             self._num_steps[optimizer] = self._num_steps.get(optimizer, 0) + 1
 
     def tell_decays(self) -> None:
-        """Tell the device the decays of the next steps, where it reads them there."""
-        for optimizer, (_, there) in self._told.items():
-            self._tell_decay(optimizer, there.device)
+        """Tell the device the decays of the next steps, if it keeps them."""
+        for optimizer, decay in self._decays.items():
+            decay.tell(self._decay(optimizer))
 
     def _decay(self, optimizer: str) -> float:
         step = self._num_steps.get(optimizer, 0)
@@ -62,13 +65,6 @@ class Average:
         if power is not None and step:
             decay = min(decay, 1 - step**-power)
         return decay if step else 0.0
-
-    def _tell_decay(self, optimizer: str, device: "torch.device") -> Tensor:
-        decay = self._decay(optimizer)
-        told, there = self._told.get(optimizer) or (None, torch.empty((), device=device))
-        if told != decay:
-            self._told[optimizer] = decay, there.fill_(decay)
-        return there
 
     def settle(self, parameters: "Iterable[torch.nn.Parameter]") -> None:
         """Replace parameters that no longer learn by their averages, so that other networks learn
