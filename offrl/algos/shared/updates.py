@@ -51,7 +51,10 @@ def _known(error: str, algo: Any) -> str | None:
 
 def updated(algo: Any, batch: Mapping[str, Any]) -> Any:
     """Call ``update`` with ``train.precision``."""
-    with precise(algo.global_config.train.precision, algo.device):
+    precision = algo.global_config.train.precision
+    if precision == "fp32":
+        return algo.update(CheckedBatch(batch))
+    with precise(precision, algo.device):
         return algo.update(CheckedBatch(batch))
 
 
