@@ -69,12 +69,9 @@ class Agent(BaseAgent, metaclass=ABCMeta):
         self.transition_data: dict[str, Any] = {}
         given = sorted_arguments(cfgs, model, model_file, device, log_level)
         self.agent_config: Any = given.agent_config or {}
-        if given.env is not None:
-            self.env = given.env
+        vars(self).update(given.attributes)
         super().__init__(given.alg, obs_ndim)
-        if given.config is not None:
-            self.config = given.config
-            self._session = Session(given.config, given, self.augment_state)
+        self._session = given.session(self.augment_state)
 
     def init(self, model_file: str | Path) -> None:
         """Restart from a checkpoint of the same algorithm: load its weights and statistics. Raises

@@ -38,13 +38,17 @@ class Given(NamedTuple):
     """The sorted arguments of an agent. It has an algorithm, or else a config."""
 
     alg: Any = None
-    env: Any = None  # of a pipeline, as is the next
-    agent_config: Any = None
-    config: Config | None = None
+    agent_config: Any = None  # of a pipeline
+    attributes: Mapping[str, Any] = {}  #: Of the agent: its ``env`` in a pipeline, or ``config``.
+    config: Any = None
     config_file: Path | None = None
     model_file: str | Path | None = None  # with initial weights
     weights: nn.Module | None = None  # whose parameters are the initial ones instead
     network: Any = None  # a user's own
+
+    def session(self, augment: Callable[[Any], Any]) -> "Session | None":
+        """Begin the session of an agent with a config. ``augment`` as in ``Session``."""
+        return None if self.config is None else Session(self, augment)
 
 
 def sorted_arguments(
@@ -53,12 +57,13 @@ def sorted_arguments(
     """Sort the arguments of ``Agent``, which are those of a config, an ``Algorithm`` alone, or an
     environment, an algorithm and ``agent_config``."""
     if not isinstance(cfgs, (Config, Mapping, str, Path)):
-        return Given(cfgs) if model is None else Given(model, cfgs, model_file)
+        of_pipeline = Given(model, model_file, {"env": cfgs})
+        return Given(cfgs) if model is None else of_pipeline
     level = log_level.upper() if isinstance(log_level, str) else log_level
     logging.getLogger("offrl").setLevel(level)
     config = complete(cfgs, of_device(device))
     file = find_config(cfgs) if isinstance(cfgs, (str, Path)) else None
-    given = Given(config=config, config_file=file, model_file=model_file)
+    given = Given(None, None, {"config": config}, config, file, model_file)
     if not isinstance(model, (Networks, nn.ModuleDict)):
         return given._replace(network=model)
     return given._replace(weights=getattr(model, "nets", model) if model_file is None else None)
@@ -70,11 +75,12 @@ class Session:
     augment: Transforms observations (``Agent.augment_state``).
     """
 
+    config: Config
     trainer: ActingTrainer
     by_hand: ByHand  #: Passes a script's steps to the trainer.
 
-    def __init__(self, config: Config, given: Given, augment: Callable[[Any], Any]):
-        self.config, self._config_file, self._augment = config, given.config_file, augment
+    def __init__(self, given: Given, augment: Callable[[Any], Any]):
+        self.config, self._config_file, self._augment = given.config, given.config_file, augment
         self._network = given.network
         self.begin(given.model_file)
         if given.weights is not None:
