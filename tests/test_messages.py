@@ -108,9 +108,8 @@ TABLE = [
     ),
     (
         lambda place: place.trainer(batch_size=5, accumulate=4),
-        "train.accumulate: 4 batches of 5 are 20 of the 18 windows of {folder}/demos.hdf5 (3 "
-        "demos), for 1 process(es); lower it, and let train.batch_size be a multiple of the "
-        "processes",
+        "train.accumulate: 4 batches of 5 are more than the 18 windows of {folder}/demos.hdf5 (3 "
+        "demos); lower it",
     ),
     (
         lambda place: list(Trainer(place.config(train={"batch_size": 1}, observation=TWO_MODES))()),

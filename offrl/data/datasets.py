@@ -54,11 +54,16 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
     own = weights if len(set(weights)) > 1 else None  # weights of files' windows, if unequal
     num, size = parallel.num_ranks(), train.samples_per_step
-    if train.accumulate > 1 and (size > len(dataset) or train.batch_size % num):
+    if train.accumulate > 1 and size > len(dataset):
         raise ValueError(
-            f"train.accumulate: {train.accumulate} batches of {train.batch_size} are {size} of the "
-            f"{len(dataset)} windows of {dataset}, for {num} process(es); lower it, and let "
-            "train.batch_size be a multiple of the processes"
+            f"train.accumulate: {train.accumulate} batches of {train.batch_size} are more than the "
+            f"{len(dataset)} windows of {dataset}; lower it"
+        )
+    if train.accumulate > 1 and train.batch_size % num:
+        raise ValueError(
+            f"train.batch_size: {train.batch_size} windows, several times over "
+            f"(train.accumulate), are no equal parts for {num} processes; set it to a multiple of "
+            f"{num}"
         )
     loader = BatchLoader(place(dataset, device), size, *options, own)
     if not config.experiment.validate:
