@@ -155,10 +155,11 @@ class TrainConfig(Section):
     times the size would, with the memory of one. Layers that count batches see each of them."""
     engine: Literal["auto", "eager", "graph"] = "auto"
     """How steps are made. "eager": one kernel after another. "graph": on a GPU, all kernels of a
-    step are captured once and start together. "auto": eager, and the config of the run says so."""
+    step are captured once and start together; it has not run on one yet. "auto": eager, and the
+    config of the run says so."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    """Numbers that updates compute with. "bf16": networks in bfloat16 (autocast); weights, sums and
-    values stay in float32. "tf32": matrices in TensorFloat-32, on a GPU. Either changes results."""
+    """Numbers that updates compute with. "bf16": networks in bfloat16 (autocast); their weights and
+    optimizers stay in float32. "tf32": matrices in TensorFloat-32, on a GPU."""
     channels_last: bool = False
     """Store the channels of images last, for which convolutions on a GPU are made. It changes the
     last bits of results."""
