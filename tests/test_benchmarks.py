@@ -13,6 +13,7 @@ FOLDER = ROOT / "benchmarks"
 POLICIES = ["mlp", "gmm", "vae", "rnn_gmm", "transformer_gmm", "iql", "awac", "td3_bc", "rebrac"]
 POLICIES += ["cql", "bcq", "sac_n", "edac"]
 SMALLEST = [
+    "accumulate --repeats 1",
     "chunks --only flow small_unet act vq_bet --repeats 1 --steps 1",
     "convert --demos 15 --repeats 1",
     "demonstrators --n 2 --only Lift",
