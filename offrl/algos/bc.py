@@ -204,9 +204,6 @@ class BC(PolicyAlgo):
             logs["Log_Likelihood"] = -terms["nll"]
         return {"loss": loss, **logs, "Policy_Grad_Norms": self.optimize("policy", loss)}
 
-    def graph_key(self) -> tuple[Any, ...]:
-        return *super().graph_key(), self.algo_config.vae.temperature(self.epoch or 0)
-
     def act(self, seen: Seen) -> tuple[Tensor, Any]:
         *_, now = self._steps()
         obs, goal, state, generators, _ = seen

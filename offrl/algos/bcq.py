@@ -138,8 +138,7 @@ class BCQ(TDLearner, PolicyAlgo):
         return 0 <= self.algo_config.action_sampler.freeze_encoder_epoch <= (self.epoch or 0)
 
     def graph_key(self) -> tuple[Any, ...]:
-        vae = self.algo_config.action_sampler.vae
-        return *super().graph_key(), self._is_frozen(), vae.temperature(self.epoch or 0)
+        return *super().graph_key(), self._is_frozen()
 
     def q_target(self, batch: Batch) -> Tensor:
         """Compute ``r + gamma max Q'(s', a')`` over proposals ``a'``."""

@@ -59,9 +59,6 @@ class DiscreteSAC(SACN):
         pi, state = super().policy(obs, state)
         return replace(pi, logits=masked(pi.logits[:, 0], obs)[:, None]), state
 
-    def only_clones(self, num_updates: int) -> bool:
-        return False
-
     def target_entropy(self, obs: Any) -> Any:
         given, mask = self.algo_config.actor.target_entropy, allowed(obs)
         if given != "default":

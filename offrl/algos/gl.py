@@ -166,9 +166,6 @@ class GL_VAE(GL):
         robomimics = {"recons_loss": terms["reconstruction"], "kl_loss": terms["kl"]}
         return {"goal_loss": loss, **robomimics, **{LOG_NAMES[k]: x for k, x in terms.items()}}
 
-    def graph_key(self) -> tuple[Any, ...]:
-        return *super().graph_key(), self.algo_config.vae.temperature(self.epoch or 0)
-
     def _propose(
         self, obs: Any, num_samples: int, generators: Generators = None
     ) -> dict[str, Tensor]:

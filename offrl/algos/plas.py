@@ -91,16 +91,9 @@ class PLAS(ActorCritic):
         return models.Deterministic(self.actions("actor", obs)), state
 
     def update(self, batch: Batch) -> Info:
-        warms_up = self._warms_up()
+        warms_up = self.num_updates < self.algo_config.warmup_steps
         self.num_updates += not self.validates
         return self._train_sampler(batch) if warms_up else self._train_actor(batch)
-
-    def _warms_up(self) -> bool:
-        return self.num_updates < self.algo_config.warmup_steps
-
-    def graph_key(self) -> tuple[Any, ...]:
-        vae = self.algo_config.action_sampler.vae
-        return *super().graph_key(), self._warms_up(), vae.temperature(self.epoch or 0)
 
     def _train_sampler(self, batch: Batch) -> Info:
         net, config = self.nets["action_sampler"], self.algo_config.action_sampler.vae

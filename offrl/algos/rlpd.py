@@ -48,19 +48,10 @@ class RLPD(SAC):
     def update(self, batch: Batch) -> Info:
         """Train the critics, whose loss is logged, and in some updates the actor."""
         info = self._train_critics(batch)
-        trains_actor = self.validates or self._trains_actor()
         self.num_updates += not self.validates
-        if trains_actor:
+        if self.validates or self.num_updates % self.algo_config.actor.update_freq == 0:
             info |= self._train_actor(batch)
         return info
-
-    def _trains_actor(self) -> bool:
-        """Say whether the next update is one of the actor, too."""
-        return (self.num_updates + 1) % self.algo_config.actor.update_freq == 0
-
-    def graph_key(self) -> tuple[Any, ...]:
-        # The actor sees the number after the critics' update.
-        return *super().graph_key(), self._trains_actor(), self.only_clones(self.num_updates + 1)
 
     def q_and_log_pi(self, critic: str, obs: Any, pi: Any) -> tuple[Tensor, Tensor]:
         actions, log_pi = pi.rsample(1)

@@ -76,18 +76,11 @@ class SACN(ActorCritic):
     def pi_loss(self, batch: Batch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Compute ``alpha log pi(a | s) - Q(s, a)``. Returns it and ``log pi(a | s)``."""
         pi, _ = self.policy(batch["obs"])
-        if self.only_clones(self.num_updates):  # the data's likelihood as Q
+        if self.num_updates < self.algo_config.actor.bc_start_steps:  # the data's likelihood as Q
             (_, log_pi), q = pi.rsample(1), pi.log_prob(batch["actions"])
         else:
             q, log_pi = self.q_and_log_pi("critic", batch["obs"], pi)
         return (alpha * log_pi - q).mean(), log_pi
-
-    def only_clones(self, num_updates: int) -> bool:
-        """Say whether the actor learns to clone the data, after so many updates."""
-        return num_updates < self.algo_config.actor.bc_start_steps
-
-    def graph_key(self) -> tuple[Any, ...]:
-        return *super().graph_key(), self.only_clones(self.num_updates)
 
     def alpha_loss(self, batch: Batch, log_pi: Tensor) -> Tensor:
         surplus = -(log_pi.detach() + self.target_entropy(batch["obs"]))

@@ -4,8 +4,6 @@ less often than they are, and noise on the action of a target. Its defaults are 
 authors' later code (two layers of 256, a rate of 3e-4), as SAC's are, so that the two compare.
 """
 
-from typing import Any
-
 from offrl import models
 from offrl.algos.base import Batch, Generators, Info, register_algo
 from offrl.algos.shared.actor_critic import ActorCritic
@@ -71,23 +69,16 @@ class TD3(ActorCritic):
             target = self.q_target(batch)
         q_losses, _ = self.critic_losses(batch, target)
         info = self.optimize_critics(batch, q_losses) | {"Critic/Q_Targets": target.mean()}
-        trains_actor = self._trains_actor()
         self.num_updates += self.trains("critic")
 
+        is_due = self.num_updates % self.algo_config.actor.update_freq == 0
+        trains_actor = is_due and self.trains("actor")
         if trains_actor or self.validates:
             info["Actor/Loss"] = self.pi_loss(batch)
         if trains_actor:
             info["Actor/Grad_Norms"] = self.optimize("actor", info["Actor/Loss"])
             self.update_targets()
         return info
-
-    def _trains_actor(self) -> bool:
-        """Say whether the next update is one of the actor, too."""
-        num_updates = self.num_updates + self.trains("critic")
-        return num_updates % self.algo_config.actor.update_freq == 0 and self.trains("actor")
-
-    def graph_key(self) -> tuple[Any, ...]:
-        return *super().graph_key(), self._trains_actor()
 
     def explored(self, action: Tensor, generators: Generators = None) -> Tensor:
         noise = models.random_rows("randn", action, generators)

@@ -1,5 +1,6 @@
 """Sections about policy networks that several algorithms share, with robomimic's key names."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -112,6 +113,15 @@ class VAEConfig(Section):
                 f"{place}: neither decoder nor prior is conditioned, so the policy would see "
                 f"nothing; set {place}.decoder.is_conditioned to true"
             )
+
+
+def vaes_in(section: Section) -> Iterator[VAEConfig]:
+    """Yield the sections of VAEs within a section."""
+    for key in section.keys():
+        if isinstance(section[key], VAEConfig):
+            yield section[key]
+        elif isinstance(section[key], Section):
+            yield from vaes_in(section[key])
 
 
 class RNNConfig(Section):

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 from offrl import models
 from offrl.algos.shared.actions import check_kinds, raw_action
 from offrl.algos.shared.batch import CheckedBatch
+from offrl.algos.shared.capture import graph_key, is_capturable
 from offrl.algos.shared.masks import ACTION_MASK
 from offrl.algos.shared.modes import Modes
 from offrl.algos.shared.optim import Optimizers, keeps_numbers
 from offrl.algos.shared.updates import OneBatch, train_on
 from offrl.algos.shared.weights import Average, check_start, matching_weights, weights_of
 from offrl.config import AlgoConfig, Config, OptimConfig
+from offrl.config.networks import vaes_in
 from offrl.lazy import Tensor, torch
 from offrl.normalize import Normalizer, Stats
 from offrl.robomimic.loops import on_gradient_step, postprocess_batch_for_training
@@ -48,6 +50,7 @@ class Algo(Modes):
     #: Attributes that are numbers, and part of the state as networks are; 0 in states without them.
     COUNTERS: ClassVar[tuple[str, ...]] = ()
     raw_action = raw_action
+    graph_key, is_capturable = graph_key, is_capturable
     postprocess_batch_for_training = postprocess_batch_for_training
     on_gradient_step = on_gradient_step
 
@@ -93,6 +96,7 @@ class Algo(Modes):
         vars(self).pop("_learning", None)
         drawn_by_python = (getattr(x, "DRAWN_BY_PYTHON", False) for x in self.nets.modules())
         self._is_drawn_by_python = any(drawn_by_python)
+        self._vaes = [*vaes_in(self.algo_config)]
         self._layers = ()
 
     def __repr__(self) -> str:
@@ -213,19 +217,6 @@ class Algo(Modes):
         (``optimize``), and return numbers for the log, ``"loss"`` among them. ``None`` stands for a
         number that was not measured. While validating, no gradients are kept."""
         raise ValueError(f"{type(self).__name__}: define update(batch), its rule")
-
-    def graph_key(self) -> tuple[Any, ...]:
-        """Say which way the next update goes, in the epoch of the last one. Updates with equal
-        keys, of batches of equal shapes, call the same operators with the same numbers; so one
-        that was captured as a CUDA graph stands for the others. An ``update`` that branches on a
-        counter, or uses a number that changes, adds it to the key. (The first update of a key may
-        make states of optimizers. Learning rates and the decay of ``train.ema`` are no part.)"""
-        return tuple(name for name in self.optim_params if self.trains(name))
-
-    def is_capturable(self) -> bool:
-        """Say whether the next update may be captured as a CUDA graph: not if it waits for the
-        device, or if Python draws what it does."""
-        return not self._is_drawn_by_python
 
     def log_info(self, info: Mapping[str, Tensor]) -> dict[str, float]:
         """Turn what ``update`` returned, or an average of it, into numbers for the log, and add the

@@ -14,6 +14,7 @@ from offrl.lazy import Tensor, torch
 from offrl.specs import GOAL, with_goal
 
 log = logging.getLogger(__name__)
+PHASES = ("bc_start_steps", "warmup_steps")  # keys: numbers of updates that go another way
 
 
 class TDLearner(ValueAlgo):
@@ -227,6 +228,14 @@ class TDLearner(ValueAlgo):
         ``critic.ensemble.weight`` (Fujimoto et al., 2019, arXiv:1812.02900, equation 13)."""
         weight = getattr(self.algo_config.critic.ensemble, "weight", 1)
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
+
+    def graph_key(self) -> tuple[Any, ...]:
+        config, actor = self.algo_config, getattr(self.algo_config, "actor", {})
+        ends = [own[key] for own in (config, actor) for key in PHASES if key in own]
+        every = actor["update_freq"] if "update_freq" in actor else 1
+        numbers = self.num_updates, self.num_updates + 1  # before and after the critics' step
+        phases = ((n % every == 0, *(n < end for end in ends)) for n in numbers)
+        return *super().graph_key(), *phases
 
     def optimize_critics(self, batch: Batch, losses: Tensor) -> dict[str, Any]:
         """Make one optimizer step of each critic. Returns numbers for the log; ``loss`` is the sum
