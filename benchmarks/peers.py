@@ -30,12 +30,13 @@ from offrl.config.files import find_file
 
 @dataclass(frozen=True)
 class Peer:
-    """A library at one version, what it needs besides offrl's own dependencies, and what it imports
-    but does not use here."""
+    """A library at one version, what it needs besides offrl's own dependencies, what it imports
+    but does not use here, and where it is if no package index has it."""
 
     requirement: str
     needs: tuple[str, ...]
     unused: tuple[str, ...]
+    source: str = ""
 
     @property
     def folder(self) -> Path:
@@ -49,7 +50,7 @@ class Peer:
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
         done = subprocess.run(
             [sys.executable, "-m", "pip", "install", *options, str(self.folder)]
-            + [self.requirement, *self.needs],
+            + [self.source or self.requirement, *self.needs],
             capture_output=True,
             text=True,
             check=False,
@@ -81,6 +82,23 @@ ROBOMIMIC = Peer(
         "termcolor",
     ),
 )
+NEWER_ROBOMIMIC = Peer(
+    "robomimic==0.5.0",
+    needs=(),
+    unused=(
+        *ROBOMIMIC.unused,
+        "diffusers",
+        "diffusers.schedulers",
+        "diffusers.schedulers.scheduling_ddim",
+        "diffusers.schedulers.scheduling_ddpm",
+        "diffusers.training_utils",
+        "egl_probe",
+        "huggingface_hub",
+        "transformers",
+    ),
+    source="git+https://github.com/ARISE-Initiative/robomimic.git@v0.5.0",
+)
+ROBOMIMICS = ROBOMIMIC, NEWER_ROBOMIMIC
 D3RLPY = Peer(
     "d3rlpy==2.8.1",
     needs=(
@@ -199,10 +217,12 @@ def robomimic_epoch(
     from robomimic.utils import file_utils, obs_utils, torch_utils, train_utils
 
     theirs = config_factory(config.algo_name)
+    path = str(find_file(config.train.data[0].path))
+    has_several_files = "action_keys" in theirs.train  # since 0.4
     with theirs.values_unlocked():
         theirs.train.hdf5_normalize_obs = False
         theirs.observation.modalities.obs.low_dim = list(config.observation.modalities.obs.low_dim)
-        theirs.train.data = str(find_file(config.train.data[0].path))
+        theirs.train.data = [{"path": path}] if has_several_files else path
         theirs.train.hdf5_filter_key = config.train.hdf5_filter_key
         theirs.train.hdf5_cache_mode = "all"
         theirs.train.batch_size = config.train.batch_size
@@ -213,8 +233,13 @@ def robomimic_epoch(
             else:
                 theirs.algo[name] = value
     obs_utils.initialize_obs_utils_with_config(theirs)
+    described = (
+        {"dataset_config": theirs.train.data[0], "action_keys": theirs.train.action_keys}
+        if has_several_files
+        else {"dataset_path": path}
+    )
     shapes = file_utils.get_shape_metadata_from_dataset(
-        dataset_path=theirs.train.data, all_obs_keys=theirs.all_obs_keys
+        **described, all_obs_keys=theirs.all_obs_keys
     )
     model = algo_factory(
         algo_name=config.algo_name,
@@ -245,14 +270,16 @@ def d3rlpy_epoch(
     name = names.get(config.algo_name, config.algo_name.upper())
     normalised = {"use_layer_norm": True} if name == "ReBRAC" else {}
     optim = config.algo.optim_params
+    is_on_gpu = config.train.cuda and torch.cuda.is_available()
     model = getattr(d3rlpy.algos, f"{name}Config")(
         batch_size=config.train.batch_size,
         actor_learning_rate=optim["actor"].learning_rate.initial,
         critic_learning_rate=optim["critic"].learning_rate.initial,
         actor_encoder_factory=encoder(),
         critic_encoder_factory=encoder(**normalised),
+        compile_graph=is_on_gpu,  # it compiles and captures its updates
         **({"value_encoder_factory": encoder()} if name == "IQL" else {}),
-    ).create(device=config.train.cuda and torch.cuda.is_available())
+    ).create(device=is_on_gpu)
     episodes = d3rlpy_episodes(config)
     buffer = d3rlpy.dataset.create_infinite_replay_buffer(episodes=episodes)
     model.create_impl(episodes[0].observations.shape[1:], episodes[0].actions.shape[-1])

@@ -29,7 +29,7 @@ import torch
 from bare import BareGMM, BareMLP, BareRNN, BareTransformer, BareVAE
 from bare_rl import STEPS, Transitions
 from measure import alternate, machine, markdown, ratios, spread, timed
-from peers import D3RLPY, ROBOMIMIC, MakeEpoch, Peer, d3rlpy_epoch, peer_loop, robomimic_epoch
+from peers import D3RLPY, ROBOMIMICS, MakeEpoch, Peer, d3rlpy_epoch, peer_loop, robomimic_epoch
 from torch import nn
 
 from offrl import config_factory
@@ -41,7 +41,10 @@ from offrl.kernels.layers import Linear
 from offrl.training import Trainer
 from offrl.tree import merge
 
-EPOCHS: dict[Peer, MakeEpoch] = {ROBOMIMIC: robomimic_epoch, D3RLPY: d3rlpy_epoch}
+EPOCHS: dict[Peer, MakeEpoch] = {
+    **dict.fromkeys(ROBOMIMICS, robomimic_epoch),
+    D3RLPY: d3rlpy_epoch,
+}
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Policy:
     algo: dict[str, Any]
     train: dict[str, Any]
     algo_name: str = "bc"
-    peers: tuple[Peer, ...] = (ROBOMIMIC,)
+    peers: tuple[Peer, ...] = ROBOMIMICS
 
 
 GMM = {"actor_layer_dims": [], "gmm": {"enabled": True}}
@@ -76,12 +79,12 @@ POLICIES = {
     ),
 }
 OFFLINE_RL: dict[str, tuple[Peer, ...]] = {
-    "iql": (ROBOMIMIC, D3RLPY),
+    "iql": (*ROBOMIMICS, D3RLPY),
     "awac": (D3RLPY,),
-    "td3_bc": (ROBOMIMIC, D3RLPY),
+    "td3_bc": (*ROBOMIMICS, D3RLPY),
     "rebrac": (D3RLPY,),
-    "cql": (ROBOMIMIC, D3RLPY),
-    "bcq": (ROBOMIMIC,),
+    "cql": (*ROBOMIMICS, D3RLPY),
+    "bcq": ROBOMIMICS,
     "sac_n": (),
     "edac": (),
 }
