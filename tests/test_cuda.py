@@ -9,6 +9,7 @@ import yaml
 from offrl import Trainer
 from offrl.__main__ import main
 from offrl.checkpoint import read_checkpoint
+from offrl.data.ring import Ring
 from offrl.training import Checkpointer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -23,6 +24,27 @@ def test_a_training_on_a_gpu_repeats(small_config):
         assert [r["type"] for r in records] == ["train", "epoch"] * 3
         ends.append(trainer.algo.nets.state_dict())
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+
+
+def test_batches_that_are_sent_ahead_are_those_of_data_on_the_gpu(small_config):
+    ends = []
+    for cache_mode in ("all", None):
+        trainer = Trainer(small_config({"train": {"cuda": True, "hdf5_cache_mode": cache_mode}}))
+        assert trainer.dataset.device.type == ("cuda" if cache_mode else "cpu")
+        list(trainer())
+        ends.append(trainer.algo.nets.state_dict())
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+
+
+def test_no_copy_of_a_ring_is_overtaken():
+    device = torch.device("cuda")
+    square = torch.randn(4096, 4096, device=device)
+    batches = ({"obs": {"x": torch.full((2**22,), float(number))}} for number in range(40))
+    ranges = []
+    for batch in Ring(device)(batches):
+        square @ square  # the GPU is late
+        ranges.append(torch.stack(batch["obs"]["x"].aminmax()))
+    assert torch.stack(ranges).cpu().tolist() == [[number, number] for number in range(40)]
 
 
 def test_numbers_on_another_device_are_named(small_config):

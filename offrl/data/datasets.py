@@ -38,7 +38,8 @@ class TrainingData(NamedTuple):
 
 
 def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device) -> TrainingData:
-    """Open the data that a config describes, on the device if it fits there.
+    """Open the data that a config describes, on the device if it fits there. Batches of other data
+    are sent there.
 
     known: The instructions in the checkpoint of a resumed run, which then need no language model.
     """
@@ -65,12 +66,12 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
             f"(train.accumulate), are no equal parts for {num} processes; set it to a multiple of "
             f"{num}"
         )
-    loader = BatchLoader(place(dataset, device), size, *options, own)
+    loader = BatchLoader(place(dataset, device), size, *options, own).to(device)
     if not config.experiment.validate:
         return TrainingData(loader, None, instructions, langs)
     held_out = make_held_out_dataset(config, instructions, dataset)
     size = min(train.batch_size, max(num, len(held_out) // num * num))
-    valid_loader = BatchLoader(place(held_out, device), size, *options)
+    valid_loader = BatchLoader(place(held_out, device), size, *options).to(device)
     return TrainingData(loader, valid_loader, instructions, langs)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from offrl import parallel
+from offrl.data.ring import Ring
 from offrl.data.windows import num_gathered
 from offrl.processes import Channel, Child
 from offrl.tree import leaves, map_leaves
@@ -58,6 +59,13 @@ class BatchLoader:
         self.num_workers = num_workers if self._is_streamed else 0
         self.batches_per_pass = len(dataset) // batch_size
         self.position = 0
+        self._sent: Callable[[Batches], Batches] = iter
+
+    def to(self, device: torch.device) -> "BatchLoader":
+        """Send batches to a GPU ahead of their turn (``Ring``), unless the data is there."""
+        if device.type == "cuda" and self.dataset.device.type == "cpu":
+            self._sent = Ring(device)
+        return self
 
     @cached_property
     def num_together(self) -> int:
@@ -70,7 +78,8 @@ class BatchLoader:
         return min(num_gathered(num_bytes), self.batches_per_pass)
 
     def __iter__(self) -> Batches:
-        for batch in self._read_ahead() if self.num_workers else self._gathered():
+        batches = self._read_ahead() if self.num_workers else self._gathered()
+        for batch in self._sent(batches):
             self.position += 1
             yield batch
 

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from offrl.algos import Algo
+from offrl.data.ring import Ring
 from offrl.kernels.operators import OperatorMode
 from offrl.processes import changed_environ
 from offrl.training.averages import Averages
@@ -29,7 +30,7 @@ PARTS = (
     *("data", "copying", "preparing", "forward", "backward", "optimizer", "logging"),
     *(OTHER, "waiting"),
 )
-WITHIN = {"copying": "preparing"}  # parts that only count inside of another
+WITHIN = {"copying": ("preparing", "data")}  # parts that only count inside of others
 MOST_FIRST = 10  # steps that are made before others are measured
 BLOCKS = 20  # of steps, in turn split into parts and not
 FEWEST_ROUNDS = 4
@@ -100,7 +101,7 @@ class Clock:
             if not self._splits:
                 return function(*args, **kwargs)
             running = self._running[get_ident()]
-            if WITHIN.get(part, running[-1]) != running[-1]:
+            if running[-1] not in WITHIN.get(part, running):
                 return function(*args, **kwargs)
             self._charge()
             running.append(part)
@@ -241,6 +242,7 @@ class Profiling(Interrupts):
         algo = self.training.algo
         yield algo, "process_batch_for_training", "preparing"
         yield torch.Tensor, "to", "copying"
+        yield Ring, "send", "copying"
         yield algo, "train_on_batch", "forward"
         yield torch.Tensor, "backward", "backward"
         yield torch.autograd, "grad", "backward"

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT, SMALL, acting_in
+from fake_gpu import gpu  # noqa: F401  # a fixture
 from toy_env import toy_args
 
 from offrl import Trainer, register_algo
 from offrl.__main__ import main
 from offrl.algos import Algo
 from offrl.algos.bc import BC, BCConfig
+from offrl.data.ring import Ring
 from offrl.data.sequence import SequenceDataset
 from offrl.data.steps import FileColumn
 from offrl.tools.profile import advice
@@ -103,6 +105,19 @@ def test_data_that_is_slow_to_read_is_in_its_row(profiled, monkeypatch):
     _, rows, out, _ = profiled({"train": {"hdf5_cache_mode": None}})
     assert rows["data"][1] > max(1e3 * SLEEP_S, rows["forward"][2])
     assert re.search(r"- data takes \d+% of a step and is read from files: hold it in .*now 0", out)
+
+
+def test_batches_that_are_sent_ahead_count_as_copying(profiled, gpu, monkeypatch):  # noqa: F811
+    send = Ring.send
+
+    def slow(*args):
+        time.sleep(SLEEP_S)
+        return send(*args)
+
+    monkeypatch.setattr(Ring, "send", slow)
+    gpu.gets_data()
+    _, rows, _, _ = profiled()
+    assert rows["copying"][1] > 1e3 * SLEEP_S > rows["data"][2]
 
 
 def test_gathering_several_batches_at_once_counts_for_all_of_them(profiled, monkeypatch):
