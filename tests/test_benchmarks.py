@@ -23,7 +23,7 @@ SMALLEST = [
     "edit --demos 2 --steps 50 --repeats 1",
     "evaluation --parts reset policy --repeats 1",
     "hierarchy --repeats 1",
-    "images --demos 4 --steps 12 --repeats 1",
+    "images --demos 4 --steps 12 --repeats 1 --updates 1",
     "kernels ensemble adam norm memory --turns 2 --seconds 0.01",
     "online --repeats 1 --seconds 0.01",
     "scaling --quick",
