@@ -91,7 +91,7 @@ def test_episodes_are_labelled_discarded_resumed_and_trained_on(start, tmp_path)
     terminal.episode(0.4, "xd")  # a key of no meaning changes nothing
     assert re.search(r"discarded \d+ steps", terminal.until("episode 1"))
     terminal.text = "episode 1" + terminal.text
-    terminal.episode(0.5, "f")
+    terminal.episode(1.5, "f")
     assert "failure" in terminal.until("episode 2")
     terminal.text = "episode 2" + terminal.text
     terminal.until("space: start")
@@ -103,7 +103,7 @@ def test_episodes_are_labelled_discarded_resumed_and_trained_on(start, tmp_path)
 
     terminal = start(path)
     terminal.until("2 episodes are recorded")
-    terminal.episode(0.5, "s")
+    terminal.episode(1.5, "s")
     terminal.until("demo_2: ")
     terminal.until("q: finish")
     terminal.press("q")
