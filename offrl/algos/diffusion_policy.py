@@ -113,7 +113,8 @@ class DiffusionPolicy(DenoisingPolicy):
         seen, noise = self.begin(obs, generators)
 
         def predict(noisy: Tensor, time: Tensor) -> Tensor:
-            return self.nets["policy"](noisy, time.to(self.device).expand(len(seen)), seen)
+            times = torch.full((len(seen),), time.item(), device=self.device)
+            return self.nets["policy"](noisy, times, seen)
 
         num_steps = self.algo_config.schedule.num_inference_timesteps
         return denoise(self.sampler, noise, num_steps, predict, generators)
