@@ -64,8 +64,8 @@ class Engine:
         if not self._captures or epoch != algo.epoch or not algo.is_capturable():
             return make_step(batch)
         tensors = {name: x for name, x in leaves(batch).items() if x is not None}
-        form = tuple((name, x.shape, x.dtype, x.device) for name, x in tensors.items())
-        key = is_raw, form, algo.graph_key(), tuple(x.num_loads for x in _learners(algo))
+        num_loads = tuple(x.num_loads for x in _learners(algo))
+        key = is_raw, form_of(tensors), algo.graph_key(), num_loads
         graph = self._graphs.get(key)
         if graph is None:
             self._num_eager[key] += 1
@@ -94,7 +94,7 @@ class Engine:
             try:
                 replay, info = captured(self._algo.device, lambda: make_step(static))
             except RuntimeError as error:
-                problem = " ".join(str(error).split())[:200]
+                problem = in_a_line(error)
         counted = []
         for learner, was, names in zip(learners, before, stepped, strict=True):
             added = {name: getattr(learner, name) - x for name, x in was.items()}
@@ -154,6 +154,16 @@ def _learners(algo: Any) -> Iterator[Any]:
         yield from _learners(part)
 
 
+def form_of(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """Return all of the inputs of a step that a graph of it is made for."""
+    return tuple((name, x.shape, x.dtype, x.device) for name, x in tensors.items())
+
+
+def in_a_line(error: Exception) -> str:
+    """Return the beginning of an error's text, for the log."""
+    return " ".join(str(error).split())[:200]
+
+
 def beside(device: "torch.device", function: Callable[[], T]) -> T:
     """Call a function on a stream of its own, as captures are made on one."""
     present, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)
@@ -168,7 +178,8 @@ def captured(device: "torch.device", function: Callable[[], T]) -> tuple[Callabl
     """Capture the kernels that a function starts. Returns a function that starts them, and the
     result, whose tensors each start fills. Raises ``RuntimeError`` if the function waits for the
     device."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    # Other threads, those of a robot's program for example, go on using the device.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         result = function()
     return graph.replay, result
