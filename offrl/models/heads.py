@@ -26,6 +26,10 @@ Generators = Sequence[torch.Generator | None] | None  # a source of randomness p
 Self = TypeVar("Self", bound="ActionDistribution")
 
 
+class StandIns(list[torch.Generator]):
+    """Sources of rows whose draws are replaced one by one, where a CUDA graph is captured."""
+
+
 def random_rows(sample: Literal["randn", "rand"], like: Tensor, generators: Generators) -> Tensor:
     """Draw random numbers ``[B, ...]`` shaped as ``like``; row ``i`` from ``generators[i]`` alone.
 
@@ -34,6 +38,9 @@ def random_rows(sample: Literal["randn", "rand"], like: Tensor, generators: Gene
     """
     if generators is None:
         return getattr(torch, sample)(like.shape, device=like.device)
+    if isinstance(generators, StandIns):
+        draw = getattr(torch, sample)
+        return torch.stack([draw(like.shape[1:], generator=x) for x in generators]).to(like.device)
     fill = {"randn": Tensor.normal_, "rand": Tensor.uniform_}[sample]
     rows = torch.zeros(like.shape)
     for row, generator in zip(rows, generators, strict=True):

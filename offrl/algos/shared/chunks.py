@@ -71,6 +71,8 @@ class ChunkPolicy(PolicyAlgo):
         return {"frame_stack": own.observation_horizon, "seq_length": own.prediction_horizon}
 
     def __init__(self, **kwargs: Any):
+        from offrl.algos.shared.acting import ActingGraphs
+
         super().__init__(**kwargs)
         horizon, train = self.algo_config.horizon, self.global_config.train
         self.global_config.check_window("frame_stack", "horizon.observation_horizon")
@@ -80,6 +82,7 @@ class ChunkPolicy(PolicyAlgo):
                 f"algo.horizon asks for {horizon.chunk_length} (prediction_horizon - "
                 "observation_horizon + 1); set it to prediction_horizon"
             )
+        self._graphs = ActingGraphs()
         self.executor = Executor(horizon.action_horizon, self.algo_config.temporal_ensemble)
 
     def inspect_lengths(self, lengths: Sequence[int]) -> None:
@@ -112,6 +115,9 @@ class ChunkPolicy(PolicyAlgo):
     def chunk(self, obs: Obs, goal: Obs | None = None, generators: Generators = None) -> Tensor:
         """Predict the actions from now on, ``[B, H, A]``, normalised as in the dataset, from raw
         observations ``{key: [B, To, ...]}``."""
+        return self._graphs(self, self._chunk, {"obs": obs, "goal": goal}, generators)
+
+    def _chunk(self, obs: Obs, goal: Obs | None, generators: Generators) -> Tensor:
         seen = self.prepare(obs, goal)
         predicted = self.sample(seen, seen.get(GOAL), generators)
         length = self.algo_config.horizon.chunk_length

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
@@ -110,7 +110,7 @@ class Engine:
         return _Graph(replay, inputs, info, getattr(self._algo, "td_errors", None), counted)
 
     def _replay(self, graph: _Graph, tensors: list[Tensor]) -> dict[str, Tensor]:
-        torch._foreach_copy_(graph.inputs, tensors)
+        copy_into(graph.inputs, tensors)
         for learner in _learners(self._algo):
             learner.tell_counts()
         graph.replay()
@@ -157,6 +157,11 @@ def _learners(algo: Any) -> Iterator[Any]:
 def form_of(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
     """Return all of the inputs of a step that a graph of it is made for."""
     return tuple((name, x.shape, x.dtype, x.device) for name, x in tensors.items())
+
+
+def copy_into(places: list[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Give a graph its next inputs."""
+    torch._foreach_copy_(places, tensors)
 
 
 def in_a_line(error: Exception) -> str:
