@@ -5,7 +5,8 @@
 The bare loop is the same network made of PyTorch's own layers (``plain``), with losses, averaged
 weights and denoising written down by hand, and a batch that is on the device already. All take
 turns in one run; a figure is the median over the turns, a ratio that of the ratios within a turn,
-with the smallest and the largest.
+with the smallest and the largest. On a GPU, chunks are also predicted by graphs
+(``train.engine=graph``), beside eager ones.
 """
 
 from __future__ import annotations
@@ -151,11 +152,11 @@ POLICIES = {
 }
 
 
-def make_trainer(policy: Policy, steps: int) -> Trainer:
+def make_trainer(policy: Policy, steps: int, engine: str = "eager") -> Trainer:
     content = read_config_file(find_file(policy.config, "configs"))
     changes = {
         "algo": policy.algo,
-        "train": {"batch_size": BATCH, "num_epochs": 1_000_000},
+        "train": {"batch_size": BATCH, "num_epochs": 1_000_000, "engine": engine},
         "experiment": {
             "validate": False,
             "rollout": {"enabled": False},
@@ -237,7 +238,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write every measured second there")
     args = parser.parse_args()
 
-    measured, steps, actions = {}, [], []
+    measured, steps, actions, graphs = {}, [], [], []
     for name in args.only:
         policy = POLICIES[name]
         trainer = make_trainer(policy, args.steps)
@@ -254,19 +255,33 @@ def main() -> None:
             }
             found = measured[f"{name}, {num}"] = alternate(loops, args.repeats)
             actions.append([policy.title, f"{num}", *row(found)])
+        if trainer.device.type != "cuda":
+            continue
+        captured = make_trainer(policy, args.steps, "graph")
+        for num in (1, 8, 32):
+            loops = {"graph": offrl_acting(captured, num), "eager": offrl_acting(trainer, num)}
+            found = measured[f"{name}, {num}, graph"] = alternate(loops, args.repeats)
+            graphs.append([policy.title, f"{num}", *row(found, names=("graph", "eager"))])
     print(f"{machine()}; {args.repeats} turns\n")
     header = ["offrl, ms", "bare loop, ms", "offrl's time / bare loop's"]
     print(markdown([f"training step, batch {BATCH}", *header], steps))
     if actions:
         print(markdown(["acting, a chunk", "environments", *header], actions))
+    if graphs:
+        header = ["graph, ms", "eager, ms", "graph's time / eager"]
+        print(markdown(["acting, a chunk", "environments", *header], graphs))
+    elif actions:
+        print("Chunks by graphs (train.engine=graph) were not measured: there is no GPU.")
     if args.json:
         content = {"machine": machine(), "steps": args.steps, "seconds": measured}
         args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def row(found: dict[str, list[float]], steps: int = 1) -> list[str]:
-    times = [spread([1000 * x / steps for x in found[name]], 1) for name in ("offrl", "bare")]
-    return [*times, spread(ratios(found["offrl"], found["bare"]))]
+def row(
+    found: dict[str, list[float]], steps: int = 1, names: tuple[str, str] = ("offrl", "bare")
+) -> list[str]:
+    times = [spread([1000 * x / steps for x in found[name]], 1) for name in names]
+    return [*times, spread(ratios(*(found[name] for name in names)))]
 
 
 if __name__ == "__main__":
