@@ -161,7 +161,7 @@ def form_of(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
 
 def copy_into(places: list[Tensor], tensors: Sequence[Tensor]) -> None:
     """Give a graph its next inputs."""
-    torch._foreach_copy_(places, tensors)
+    torch._foreach_copy_(places, [*tensors])
 
 
 def in_a_line(error: Exception) -> str:
