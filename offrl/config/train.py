@@ -153,10 +153,11 @@ class TrainConfig(Section):
     accumulate: Count = 1
     """Number of batches whose gradients make a step together, as those of one batch of so many
     times the size would, with the memory of one. Layers that count batches see each of them."""
-    engine: Literal["auto", "eager", "graph"] = "auto"
+    engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How steps are made, and chunks of actions predicted. "eager": one kernel after another.
     "graph": on a GPU, all kernels of a step or a chunk are captured once and start together; it has
-    not run on one yet. "auto": eager, and the config of the run says so."""
+    not run on one yet. "compile": PyTorch's compiler makes functions of a step, in up to minutes;
+    it differs in the last bits. "auto": eager, and the config of the run says so."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Numbers that updates compute with. "bf16": networks in bfloat16 (autocast); their weights and
     optimizers stay in float32. "tf32": matrices in TensorFloat-32, on a GPU."""

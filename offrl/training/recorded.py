@@ -107,10 +107,11 @@ class Trainer(Training):
 
     def state(self, resumes: bool = True) -> dict[str, Any]:
         position = {"position": self.loader.position}
-        source = {"averages": self._averages.state(), "loader": position}
+        source = {"averages": self._averages.state(), "loader": position, "begun": self.algo.epoch}
         return self.experiment.state() | super().state(resumes) | source
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         self._averages.restore(state["averages"], self.device)
         self.loader.position = state["loader"]["position"]
+        self.engine.go_on(state.get("begun"))
         self._batches = None

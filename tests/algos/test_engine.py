@@ -3,17 +3,19 @@ the same memory, as a graph does, so that all that is not in them has to reach t
 
 import copy
 import json
+from functools import partial
 
 import pytest
 import torch
 from test_conformance import FIRST, case_of  # noqa: F401  # a fixture
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from offrl.algos.shared import algo as base
 from offrl.algos.shared import engine, optim
 from offrl.algos.shared.engine import Engine, chosen_engine
 from offrl.assembly.recorded import Experiment
+from offrl.kernels import compiled
 from offrl.training import Trainer
 
 
@@ -102,9 +104,12 @@ NAMES = sorted(FIRST - {"residual-default"})
 QUICK = {"bc-rnn-deterministic", "cql-lagrange", "td3_bc-default", "vq_bet-codes", "hbc-separate"}
 
 
-@pytest.mark.parametrize(
+each_case = pytest.mark.parametrize(
     "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.thorough) for x in NAMES]
 )
+
+
+@each_case
 def test_captured_steps_have_the_bits_of_eager_ones(case_of, captures, name):  # noqa: F811
     eager, logs = trained(case_of(name), "eager", 24, swap=20)
     assert not captures
@@ -118,8 +123,80 @@ def test_captured_steps_have_the_bits_of_eager_ones(case_of, captures, name):  #
     assert all(getattr(eager, x) == getattr(graph, x) for x in eager.COUNTERS)
 
 
-def broken(case, update):
-    algo, batches = case.make({"engine": "graph"})
+@pytest.fixture
+def parts(monkeypatch):
+    """Leaves the parts of compiled steps uncompiled. Returns these parts."""
+    made = []
+
+    def kept(module):
+        made.append(module)
+        return module.forward
+
+    monkeypatch.setattr(compiled, "_Part", kept)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # as in compiled steps
+    for module in (optim, base):
+        monkeypatch.setattr(module, "keeps_numbers", lambda config, device: True)
+    return made
+
+
+@each_case
+def test_compiled_steps_are_made_of_the_operators_of_eager_ones(case_of, parts, name):  # noqa: F811
+    eager, logs = trained(case_of(name), "eager", 24, swap=20)
+    assert not parts
+    own, own_logs = trained(case_of(name), "compile", 24, swap=20)
+    assert parts or not own.is_capturable()
+    # An optimizer's first eager step has another form, with a rounding less.
+    near = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+    near(dict(own.nets.state_dict()), dict(eager.nets.state_dict()))
+    near(own_logs, logs)
+    assert all(getattr(eager, x) == getattr(own, x) for x in eager.COUNTERS)
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)])
+def compiles(request, parts, monkeypatch):
+    """Compiles parts anew each time, or lets something stand for it that rounds in its own way.
+    Returns whether it is the compiler."""
+    monkeypatch.setattr(compiled, "_Part", COMPILED if request.param else inexact)
+    if not request.param:
+        yield False
+        return
+    from torch._inductor import config
+
+    with config.patch(force_disable_caches=True):
+        yield True
+
+
+COMPILED = compiled._Part
+
+
+def inexact(module):
+    return lambda *inputs: tree_map(lambda x: 1.001 * x, module(*inputs))
+
+
+def test_compiled_steps_go_on_with_the_same_bits(small_config, compiles, caplog):
+    config = small_config({"train": {"engine": "compile", "ema": {"enabled": True}}})
+    whole, state = Trainer(config), None
+    for record in whole():
+        if record["type"] == "progress" and record["step"] == 7:
+            state = copy.deepcopy(whole.state())
+        whole.interrupts.saves = record["step"] < 9  # in the midst of an epoch
+    later = Trainer(config)
+    later.restore(state)
+    list(later())
+    eager = Trainer(small_config({"train": {"ema": {"enabled": True}}}))
+    list(eager())
+    one, other, near = (x.algo.serialize() for x in (whole, later, eager))
+    for kind, weights in (("nets", one["nets"]), ("ema", one["ema"]["weights"])):
+        theirs = [x[kind] if kind == "nets" else x[kind]["weights"] for x in (other, near)]
+        for key, x in weights.items():
+            assert torch.equal(x, theirs[0][key]), key
+            torch.testing.assert_close(x, theirs[1][key], rtol=1e-2, atol=1e-3)
+    is_near = all(torch.equal(x, near["nets"][key]) for key, x in one["nets"].items())
+    assert is_near <= compiles and "train.engine" not in caplog.text
+
+
+def broken(case, update, kind="graph"):
+    algo, batches = case.make({"engine": kind})
     algo.set_train()
     own = algo.update
     algo.update = lambda batch: update(algo, batch, own)
@@ -161,12 +238,37 @@ def test_what_cannot_be_captured_goes_on_eagerly(
         assert torch.equal(x, algo.nets.state_dict()[key])
 
 
+def test_what_cannot_be_compiled_goes_on_eagerly(case_of, parts, caplog):  # noqa: F811
+    case = case_of("bc-mlp-deterministic")
+    algo, made, batches = broken(case, waits, "compile")
+    other, _, own_batches = broken(case, waits, "compile")
+    for _ in range(4):
+        made.step(next(batches), epoch=1)
+        other.train_on_batch(other.process_batch_for_training(next(own_batches)), epoch=1)
+    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
+    assert "numbers in tensors" in line and not parts
+    for key, x in other.nets.state_dict().items():
+        assert torch.equal(x, algo.nets.state_dict()[key])
+
+
+@pytest.mark.thorough  # imports the compiler
+def test_a_compiler_that_is_missing_is_named_at_the_start(small_config, monkeypatch):
+    from torch._inductor import config
+
+    config_of_run = small_config({"train": {"engine": "compile"}})
+    Trainer(config_of_run)
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    with pytest.raises(ValueError, match=r"train.engine: compile needs a C\+\+ compiler.*g\+\+"):
+        Trainer(config_of_run)
+
+
 def test_a_graph_needs_a_gpu_and_whole_batches(small_config):
     with pytest.raises(ValueError, match=r"train.engine: graph is for one GPU.*train.cuda"):
         Trainer(small_config({"train": {"engine": "graph", "cuda": False}}))
     config = small_config({"train": {"engine": "graph", "accumulate": 2}})
-    with pytest.raises(ValueError, match=r"train.accumulate makes a step of several parts"):
-        chosen_engine(config, torch.device("cuda"), resumes=False)
+    for config.train.engine in ("graph", "compile"):
+        with pytest.raises(ValueError, match=r"train.accumulate makes a step of several parts"):
+            chosen_engine(config, torch.device("cuda"), resumes=False)
 
 
 def test_a_run_says_how_its_steps_are_made_and_an_earlier_one_stays_as_it_was(small_config):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from offrl import algo_factory, config_factory
+from offrl.algos.shared.engine import Engine
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.seeding import seed_everything
@@ -94,7 +95,7 @@ def write_corridor(path, share_right=0.5):
     return path
 
 
-def train(corridor, name, overrides, steps=600, n_step=1):
+def train(corridor, name, overrides, steps=600, n_step=1, device="cpu", **how):
     seed_everything(0)
     defaults = config_factory(name)
     rate = {"learning_rate": {"initial": 3e-3}}
@@ -111,7 +112,8 @@ def train(corridor, name, overrides, steps=600, n_step=1):
         name,
         {
             "algo": algo,
-            "train": {"seq_length": seq_length, "action_keys": [key], "action_config": actions},
+            "train": {"seq_length": seq_length, "action_keys": [key], "action_config": actions}
+            | how,
             "observation": {"modalities": {"obs": {"low_dim": ["place"]}}},
         },
     )
@@ -125,11 +127,12 @@ def train(corridor, name, overrides, steps=600, n_step=1):
         get_pad_mask=seq_length > 1,
         discount=DISCOUNT,
     )
-    algo = algo_factory(name, config, data.obs_shapes, data.ac_dim, device="cpu")
+    algo = algo_factory(name, config, data.obs_shapes, data.ac_dim, device=device)
+    engine = Engine(algo)
     batches = iter(BatchLoader(data, batch_size=64, seed=0))
     algo.set_train()
     for _ in range(steps):
-        algo.train_on_batch(algo.process_batch_for_training(next(batches)), epoch=1)
+        engine.step(next(batches), epoch=1)
     algo.set_eval()
     return algo
 
@@ -140,11 +143,11 @@ def learned(algo):
     both = ([0.0, 1.0], [1.0, 0.0]) if algo.is_discrete else ([0.6], [-0.6])
     with torch.no_grad():
         right, left = (
-            algo.get_state_action_value(obs, torch.tensor(a).expand(PLACES, -1)).squeeze(1).numpy()
+            algo.get_state_action_value(obs, torch.tensor(a).expand(PLACES, -1)).squeeze(1).cpu()
             for a in both
         )
-        actions = torch.stack([algo.raw_action(algo.get_action(obs)) for _ in range(20)])
-    return right, left, actions.view(20, PLACES).numpy().mean(0)
+        actions = torch.stack([algo.raw_action(algo.get_action(obs)) for _ in range(20)]).cpu()
+    return right.numpy(), left.numpy(), actions.view(20, PLACES).numpy().mean(0)
 
 
 DISTRIBUTIONAL = {
@@ -182,6 +185,23 @@ def test_values_and_policy_are_those_of_the_exact_solution(corridor, name):
         assert np.abs(left - LEFT).max() < tolerance, (left, LEFT)
     assert (right > left).all(), (right, left)
     assert (actions > least_action).all(), actions
+
+
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+HOW = [
+    {"precision": "bf16"},
+    pytest.param({"engine": "compile"}, marks=pytest.mark.thorough),
+    pytest.param({"precision": "tf32", "device": "cuda"}, marks=NEEDS_GPU),
+]
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_steps_that_round_in_other_ways_learn_the_same(corridor, caplog, how):
+    overrides, tolerance, least_action = ALGOS["iql"]
+    right, left, actions = learned(train(corridor, "iql", overrides, STEPS_OF["iql"], **how))
+    assert "train.engine" not in caplog.text  # not eager after all
+    assert np.abs(right - BEST).max() < tolerance, (right, BEST)
+    assert (right > left).all() and (actions > least_action).all(), (right, left, actions)
 
 
 def test_the_datas_actions_go_nowhere(corridor):

@@ -313,7 +313,7 @@ class Algo(Modes):
         """Tell the device what follows from the counts for the next update, if it keeps that."""
         if self.optim_params:
             self._learning.tell_rates()
-            self._average.tell_decays()
+            self._average.tell_decays(self.optim_params)
 
     def reset(self) -> None:
         """Forget what a policy remembers of an episode."""

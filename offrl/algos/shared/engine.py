@@ -1,14 +1,18 @@
-"""Makes the steps of a training: one kernel after another, or as CUDA graphs of captured ones."""
+"""Makes the steps of a training: one kernel after another, as CUDA graphs of captured ones, or
+as compiled ones."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from offrl import parallel
+from offrl.algos.shared.updates import precise
 from offrl.config import Config
 from offrl.lazy import Tensor, torch
+from offrl.seeding import preserved_rng
 from offrl.tree import leaves, map_leaves
 
 log = logging.getLogger(__name__)
@@ -16,6 +20,7 @@ T = TypeVar("T")
 
 WARM_UP = 3  # eager steps before a capture, in which kernels are chosen and states are made
 MOST_GRAPHS = 8
+CAPTURING = ("graph", "compile")
 
 
 class _Counted(NamedTuple):
@@ -35,18 +40,24 @@ class Engine:
     """Makes the steps of an algorithm's training as ``train.engine`` says.
 
     With ``graph``, the kernels of a whole step (``process_batch_for_training``, ``update``) are
-    captured as one CUDA graph, and start at once from then on. A graph holds as long as the batches
-    have the same shapes and the updates go the same way (``Algo.graph_key``). Numbers that
-    Python counts in an update are counted beside it, and those that follow from them (learning
-    rates, decays of averages) reach the graph in tensors. If a step cannot be captured, a message
-    says so, and the training goes on without graphs.
+    captured as one CUDA graph, and start at once from then on. With ``compile``, its operators
+    become one function by PyTorch's compiler. Either holds as long as the batches have the same
+    shapes and the updates go the same way (``Algo.graph_key``). Numbers that Python counts in an
+    update are counted beside it, and those that follow from them (learning rates, decays of
+    averages) reach it in tensors. If a step cannot be captured, a message says so, and such steps
+    are made eagerly.
     """
 
     def __init__(self, algo: Any):
         self._algo = algo
-        self._captures = algo.global_config.train.engine == "graph"
+        self._kind = algo.global_config.train.engine
         self._num_eager: Counter[Any] = Counter()  # steps, by the keys of graphs
-        self._graphs: dict[Any, _Graph] = {}
+        self._graphs: dict[Any, _Graph | None] = {}  # ``None``: cannot be captured
+
+    def go_on(self, epoch: int | None) -> None:
+        """Go on after a step in this epoch, or before the first."""
+        for learner in _learners(self._algo):
+            learner.epoch = epoch
 
     def step(self, batch: Mapping[str, Any], epoch: int, is_raw: bool = True) -> dict[str, Tensor]:
         """Make a step. Returns what ``train_on_batch`` returns, in tensors that the next step may
@@ -61,59 +72,78 @@ class Engine:
             return algo.train_on_batch(ready, epoch)
 
         # The first step of an epoch settles networks that no longer learn.
-        if not self._captures or epoch != algo.epoch or not algo.is_capturable():
+        captures = self._kind in CAPTURING and epoch == algo.epoch
+        if not captures or not algo.is_capturable():
             return make_step(batch)
         tensors = {name: x for name, x in leaves(batch).items() if x is not None}
         num_loads = tuple(x.num_loads for x in _learners(algo))
         key = is_raw, form_of(tensors), algo.graph_key(), num_loads
-        graph = self._graphs.get(key)
-        if graph is None:
+        if key not in self._graphs:
             self._num_eager[key] += 1
-            if self._num_eager[key] <= WARM_UP:
+            if self._kind == "graph" and self._num_eager[key] <= WARM_UP:
                 return beside(algo.device, lambda: make_step(batch))
-            graph = self._capture(batch, make_step)
-            if graph is None:
-                return make_step(batch)
             if len(self._graphs) == MOST_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            self._graphs[key] = graph
-        return self._replay(graph, [*tensors.values()])
+            self._graphs[key] = self._capture(batch, make_step)
+        graph = self._graphs[key]
+        return make_step(batch) if graph is None else self._replay(graph, [*tensors.values()])
 
     def _capture(self, batch: Any, make_step: Callable[[Any], Any]) -> _Graph | None:
         """Capture a step without making it. Returns ``None`` if it cannot be captured."""
-        learners = [*_learners(self._algo)]
         static = map_leaves(lambda x: x.clone(), batch)
-        stepped: list[list[str]] = [[] for _ in learners]
-        before = [{name: getattr(x, name) for name in x.COUNTERS} for x in learners]
-        problem = None
-        with ExitStack() as until_captured:
-            for learner, names in zip(learners, stepped, strict=True):
-                learner.tell_counts()
-                vars(learner)["count_step"] = names.append  # counted when the step is made
-                until_captured.callback(vars(learner).pop, "count_step")
-            try:
-                replay, info = captured(self._algo.device, lambda: make_step(static))
-            except RuntimeError as error:
-                problem = in_a_line(error)
-        counted = []
-        for learner, was, names in zip(learners, before, stepped, strict=True):
-            added = {name: getattr(learner, name) - x for name, x in was.items()}
-            counted.append(_Counted(added, names))
-            vars(learner).update(was)
-            if len({*names}) < len(names):
-                problem = f"{names[0]} makes several optimizer steps in an update"
-        if problem is not None:
-            self._captures = False
-            log.warning("train.engine: no graphs, as a step cannot be captured: %s", problem)
+
+        def make() -> tuple[Any, Tensor | None]:
+            return make_step(static), getattr(self._algo, "td_errors", None)
+
+        try:
+            if self._kind == "compile":
+                with preserved_rng():
+                    self._counted(lambda: self._compiler.undone(make))  # optimizers make states
+                    (replay, result), counted = self._counted(lambda: self._compiler(make))
+            else:
+                (replay, result), counted = self._counted(lambda: captured(self._algo.device, make))
+            for names in (x.stepped for x in counted):
+                if len({*names}) < len(names):
+                    raise RuntimeError(f"{names[0]} makes several optimizer steps in an update")
+        except RuntimeError as error:
+            said = "train.engine: steps are eager, as one cannot be captured: %s"
+            log.warning(said, in_a_line(error))
             return None
         inputs = [x for x in leaves(static).values() if x is not None]
-        return _Graph(replay, inputs, info, getattr(self._algo, "td_errors", None), counted)
+        info, errors = result
+        return _Graph(replay, inputs, info, errors, counted)
+
+    @cached_property
+    def _compiler(self) -> Any:
+        from offrl.kernels.compiled import Compiler
+
+        return Compiler()
+
+    def _counted(self, function: Callable[[], T]) -> tuple[T, list[_Counted]]:
+        """Call a function in which a step is made that is not to count. Returns its result, and
+        what would have been counted."""
+        learners = [*_learners(self._algo)]
+        stepped: list[list[str]] = [[] for _ in learners]
+        before = [{name: getattr(x, name) for name in x.COUNTERS} for x in learners]
+        counted = []
+        with ExitStack() as until_made:
+            for learner, names, was in zip(learners, stepped, before, strict=True):
+                learner.tell_counts()
+                vars(learner)["count_step"] = names.append  # counted when the step is made
+                until_made.callback(vars(learner).update, was)
+                until_made.callback(vars(learner).pop, "count_step")
+            result = function()
+            for learner, names, was in zip(learners, stepped, before, strict=True):
+                added = {name: getattr(learner, name) - x for name, x in was.items()}
+                counted.append(_Counted(added, names))
+        return result, counted
 
     def _replay(self, graph: _Graph, tensors: list[Tensor]) -> dict[str, Tensor]:
         copy_into(graph.inputs, tensors)
         for learner in _learners(self._algo):
             learner.tell_counts()
-        graph.replay()
+        with precise(self._algo.global_config.train.precision, self._algo.device):
+            graph.replay()
         for learner, counted in zip(_learners(self._algo), graph.counted, strict=True):
             for name, num in counted.counters.items():
                 setattr(learner, name, getattr(learner, name) + num)
@@ -126,7 +156,7 @@ class Engine:
 
 def chosen_engine(config: Config, device: "torch.device", resumes: bool) -> Any:
     """Return ``train.engine`` with a choice in the place of ``auto``. Raises ``ValueError`` for
-    graphs that the device, or another key, rules out.
+    one that the device, a missing compiler, or another key rules out.
 
     resumes: The training has begun. Those of earlier versions stay as they were (``auto``).
     """
@@ -134,16 +164,22 @@ def chosen_engine(config: Config, device: "torch.device", resumes: bool) -> Any:
     if train.engine == "auto":
         return "auto" if resumes else "eager"
     problems = {
-        "there is none here that the training could use (train.cuda)": device.type != "cuda",
+        "there is none here that the training could use (train.cuda)": device.type != "cuda"
+        and train.engine == "graph",
         "torchrun's processes exchange gradients in a step": parallel.num_ranks() > 1,
         "train.accumulate makes a step of several parts": train.accumulate > 1,
     }
     for problem, is_met in problems.items():
-        if train.engine == "graph" and is_met:
+        if train.engine in CAPTURING and is_met:
+            one = "GPU" if train.engine == "graph" else "process"
             raise ValueError(
-                f"train.engine: graph is for one GPU and whole batches, but {problem}; set it to "
-                '"eager"'
+                f"train.engine: {train.engine} is for one {one} and whole batches, but {problem}; "
+                'set it to "eager"'
             )
+    if train.engine == "compile" and device.type == "cpu":
+        from offrl.kernels.compiled import check_compiler
+
+        check_compiler()
     return train.engine
 
 

@@ -101,7 +101,8 @@ class Optimizers:
 def keeps_numbers(config: Config, device: "torch.device") -> bool:
     """Say if the device keeps the numbers that change from step to step (learning rates, decays),
     as captured steps need it. Runs without ``train.engine`` stay as they were."""
-    return device.type == "cuda" and config.train.engine != "auto"
+    engine = config.train.engine
+    return engine == "compile" or (device.type == "cuda" and engine != "auto")
 
 
 def make_optimizer(

@@ -32,18 +32,15 @@ class Average:
         """Move towards the weights, behind a step of the ``optimizer`` of these ``parameters``."""
         if not self._config.enabled:
             return
-        from offrl.kernels.optim import OnDevice, parts_of
+        from offrl.kernels.optim import parts_of
 
         self._begin()
         names = self._names(parts_of(parameters))
         weights = [self.weights[name].data for name in names]
         averages = [self._averages[name] for name in names]
         if self._keeps_decays:
-            if optimizer not in self._decays:
-                self._decays[optimizer] = OnDevice(weights[0].device)
             steps = torch._foreach_sub(weights, averages)
-            decay = self._decays[optimizer].tell(self._decay(optimizer))
-            torch._foreach_mul_(steps, 1 - decay)
+            torch._foreach_mul_(steps, 1 - self._tell_decay(optimizer, weights[0].device))
             torch._foreach_add_(averages, steps)
             return
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(optimizer))
@@ -54,10 +51,17 @@ class Average:
         if self._config.enabled:
             self._num_steps[optimizer] = self._num_steps.get(optimizer, 0) + 1
 
-    def tell_decays(self) -> None:
-        """Tell the device the decays of the next steps, if it keeps them."""
-        for optimizer, decay in self._decays.items():
-            decay.tell(self._decay(optimizer))
+    def tell_decays(self, optimizers: Iterable[str]) -> None:
+        """Tell the device the decays of the next steps of optimizers, if it keeps them."""
+        for optimizer in optimizers if self.weights and self._keeps_decays else ():
+            self._tell_decay(optimizer, next(iter(self.weights.values())).device)
+
+    def _tell_decay(self, optimizer: str, device: "torch.device") -> Tensor:
+        from offrl.kernels.optim import OnDevice
+
+        if optimizer not in self._decays:
+            self._decays[optimizer] = OnDevice(device)
+        return self._decays[optimizer].tell(self._decay(optimizer))
 
     def _decay(self, optimizer: str) -> float:
         step = self._num_steps.get(optimizer, 0)
