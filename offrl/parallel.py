@@ -9,6 +9,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +21,8 @@ T = TypeVar("T")
 
 # While the first process evaluates or writes, the others wait; one that ended is noticed at once.
 PATIENCE = datetime.timedelta(days=1)
+BUCKET = 25 * 2**20  # bytes of gradients in a message, as many as DistributedDataParallel sends
+ALIGNED = 8  # numbers: a gradient begins at a multiple of them, as kernels read several at a time
 
 
 def rank() -> int:
@@ -89,18 +93,11 @@ def draw_apart(seed: int, step: int) -> None:
 # -- what all processes call together -------------------------------------------------------------
 
 
-def average(tensors: Iterable[Tensor | None]) -> None:
-    """Replace each tensor by its mean over the processes, in one message."""
-    if num_ranks() == 1:
-        return
-    present = [x.detach() for x in tensors if x is not None and x.numel()]
-    if not present:
-        return
-    flat = torch.cat([x.flatten() for x in present])
-    _call(torch.distributed.all_reduce, flat)
-    flat /= num_ranks()
-    for x, mean in zip(present, flat.split([x.numel() for x in present]), strict=True):
-        x.copy_(mean.view_as(x))
+def average(tensor: Tensor) -> None:
+    """Replace a tensor by its mean over the processes."""
+    if num_ranks() > 1 and tensor.numel():
+        _call(torch.distributed.all_reduce, tensor)
+        tensor /= num_ranks()
 
 
 def take_over(tensors: Iterable[Tensor]) -> None:
@@ -145,13 +142,106 @@ def gathered(items: Iterable[T]) -> Iterator[T]:
             yield from of_one
 
 
-def _call(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+def _call(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Call a function of ``torch.distributed``. Its error says that another process has ended."""
     try:
-        function(*arguments, **options)
+        return function(*arguments, **options)
     except RuntimeError as error:
         what = " ".join(str(error).split())
         raise ConnectionError(
             f"process {rank()}: another process of this training has ended or does not answer; its "
             f"own message says why ({what:.160})"
         ) from None
+
+
+# -- gradients ------------------------------------------------------------------------------------
+
+
+class Reducer:
+    """Averages the gradients of parameters over the processes, while they are still computed.
+
+    Gradients lie end to end in buckets, those of the last parameters in the first, as a backward
+    pass begins with these. When all of a bucket are there, its sum over the processes is begun, and
+    the backward pass goes on meanwhile. The order of the sums is that of the buckets, as it has to
+    be the same in all processes.
+    """
+
+    def __init__(self, parameters: "Iterable[torch.nn.Parameter]"):
+        own = [p for p in parameters if p.numel()] if num_ranks() > 1 else []
+        self._buckets = [_Bucket(some) for some in _cut(own[::-1])]
+        self._due = [*self._buckets]  # whose sums have not begun
+        self._is_awaiting = False
+        for bucket in self._buckets:
+            for parameter in bucket.gradients:
+                parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket))
+
+    def begin(self) -> None:
+        """Await the last backward pass of a step."""
+        self._due = [*self._buckets]
+        for bucket in self._buckets:
+            bucket.missing = {*bucket.gradients}
+        self._is_awaiting = True
+
+    def _arrived(self, bucket: "_Bucket", parameter: "torch.nn.Parameter") -> None:
+        if self._is_awaiting:
+            bucket.take(parameter)
+            while self._due and not self._due[0].missing:
+                self._due.pop(0).start()
+
+    def finish(self) -> None:
+        """Replace the gradients by their means. Parameters without one stay without."""
+        self._is_awaiting = False
+        for bucket in self._due:
+            for parameter in [*bucket.missing]:
+                bucket.take(parameter)
+            bucket.start()
+        for bucket in self._buckets:
+            bucket.finish()
+
+
+class _Bucket:
+    """The gradients of some parameters, in one array."""
+
+    def __init__(self, parameters: "Sequence[torch.nn.Parameter]"):
+        ends = [*accumulate(-(-p.numel() // ALIGNED) * ALIGNED for p in parameters)]
+        self._flat = parameters[0].detach().new_zeros(ends[-1])
+        #: Views, which lie in memory as the parameters do.
+        self.gradients = {
+            p: self._flat.as_strided(p.shape, torch.empty_like(p, device="meta").stride(), start)
+            for p, start in zip(parameters, [0, *ends], strict=False)
+        }
+        self.missing = {*self.gradients}
+        self._sum: Any = None  # the one that is under way
+
+    def take(self, parameter: "torch.nn.Parameter") -> None:
+        """Move the gradient of a parameter to its place."""
+        place = self.gradients[parameter]
+        if parameter.grad is None:
+            place.zero_()
+        else:
+            parameter.grad = place.copy_(parameter.grad)
+        self.missing.remove(parameter)
+
+    def start(self) -> None:
+        """Begin to sum the gradients over the processes."""
+        self._sum = _call(torch.distributed.all_reduce, self._flat, async_op=True)
+
+    def finish(self) -> None:
+        """Wait for the sum, and divide it by the number of processes."""
+        begun, self._sum = self._sum, None  # it cannot be copied
+        _call(begun.wait)
+        self._flat /= num_ranks()
+
+
+def _cut(parameters: "Iterable[torch.nn.Parameter]") -> "Iterator[list[torch.nn.Parameter]]":
+    """Cut parameters into lists, each of which fills a bucket."""
+    bucket: list[Any] = []
+    size = 0
+    for parameter in parameters:
+        if bucket and (size + parameter.nbytes > BUCKET or parameter.dtype != bucket[0].dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += parameter.nbytes
+    if bucket:
+        yield bucket

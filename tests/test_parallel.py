@@ -14,6 +14,7 @@ import programs
 import pytest
 import torch
 from conftest import ROOT, SMALL, write_demos
+from seldom_used import three_steps
 from toy_env import toy_args
 
 from offrl.__main__ import main
@@ -23,13 +24,17 @@ from offrl.tree import merge
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
 TRAIN = [*TORCHRUN, str(ROOT / "train.py")]
-# What several processes cannot do, and a training.
+# What several processes cannot do, steps of a toy, and a training.
 REFUSED_AND_TRAINED = """
+import json
 import sys
+from seldom_used import three_steps
 from offrl.__main__ import main
 beside = "experiment.rollout.in_background=true"
 for change in ("train.batch_size=7", "train.num_steps=100", beside):
     assert main([*sys.argv[1:], "--set", change, "--name", "refused"]) == 1
+for accumulate in (1, 2):
+    print(f"steps in {accumulate}:", json.dumps(three_steps(accumulate)))
 sys.exit(main([*sys.argv[1:], "--name", "two"]))
 """
 PATHS = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
@@ -153,6 +158,22 @@ def test_the_first_process_alone_writes(trained):
     folder, output = trained
     assert [path.name for path in (folder / "runs/two").iterdir()] == [the_run(folder, "two").name]
     assert output.count("result:") == output.count("learning curve:") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_sums_begin_while_gradients_come_and_equal_those_of_one_process(trained, accumulate):
+    lines = [x for x in trained[1].splitlines() if x.startswith(f"steps in {accumulate}:")]
+    assert len(lines) == 2 and lines[0] == lines[1]
+    events, weights, counts = json.loads(lines[0].partition(":")[2])
+    step = ["last", "seldom", "first"] * (accumulate - 1)
+    step += ["last", "sum", "seldom", "sum", "first", "sum", "end"]
+    # A layer without a gradient lets its sum, and those behind it, wait for all others.
+    without = ["last", "first"] * (accumulate - 1) + ["last", "sum", "first", "sum", "sum", "end"]
+    assert events == [*step, *without, *step]
+    _, own_weights, own_counts = three_steps(1)
+    assert counts == own_counts == [3, 2, 3]
+    torch.testing.assert_close(torch.tensor(weights), torch.tensor(own_weights), rtol=0, atol=1e-7)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ class Averages:
 
     def share(self) -> None:
         """Replace the rows since the last ``fold`` by their means over all processes."""
-        parallel.average([self._rows[: self._recent]])
+        parallel.average(self._rows[: self._recent])
 
     def fold(self) -> Tensor:
         """Sum up the rows since the last ``fold``. Returns their losses, ``[num_steps]``."""

@@ -25,9 +25,14 @@ class Optimizers:
         configs: Mapping[str, OptimConfig],
         global_config: Config,
     ):
+        from offrl.kernels.optim import parts_of
+
         self.parameters = {name: [*parameters[name]] for name in configs}
         self.optimizers: dict[str, Any] = {
             k: make_optimizer(self.parameters[k], x) for k, x in configs.items()
+        }
+        self._reducers = {
+            name: parallel.Reducer(parts_of(some)) for name, some in self.parameters.items()
         }
         for name, optimizer in self.optimizers.items():
             device = self.parameters[name][0].device
@@ -47,6 +52,8 @@ class Optimizers:
 
         if batches.begins:
             self.optimizers[name].zero_grad()
+        if batches.ends:
+            self._reducers[name].begin()
         loss = loss if batches.share == 1 else batches.share * loss
         loss.backward(inputs=parts_of(self.parameters[name]))
 
@@ -56,7 +63,7 @@ class Optimizers:
         """Make an optimizer step of a network. Returns the squared norm of the gradient, if it is
         clipped or measured."""
         optimizer, parameters = self.optimizers[name], self.parameters[name]
-        parallel.average(p.grad for p in parameters)
+        self._reducers[name].finish()
         norm = None
         if measures or limit is not None:
             norm = clip_gradients(net, parameters, limit).detach().square()

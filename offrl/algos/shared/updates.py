@@ -77,6 +77,7 @@ class OneBatch:
 
     share: float = 1  #: The share of the batch that the losses are of.
     begins = True  #: True for the first part, with which the gradients of a step begin.
+    ends = True  #: True for the last part, with which they are complete.
 
     def once(self, function: Callable[[], T]) -> T:
         """Call a function that changes networks."""
@@ -109,6 +110,8 @@ class MicroBatches(OneBatch):
 
     algo: Its ``COUNTERS`` are those of one update, whatever the number of parts.
     """
+
+    ends = False
 
     def __init__(self, algo: Any, batch: Mapping[str, Any], num_parts: int):
         self._algo, self._num = algo, num_parts
@@ -152,7 +155,7 @@ class MicroBatches(OneBatch):
 
     def once(self, function: Callable[[], T]) -> T:
         """Wait for all parts, and let the last of them call the function. Returns its result."""
-        if self._index == self._num - 1:
+        if self.ends:
             self._result = function()
         self._pass_on()
         return self._result
@@ -197,7 +200,7 @@ class MicroBatches(OneBatch):
             raise _LeftError
 
     def _give_turn(self, index: int) -> None:
-        self._index, self.begins = index, index == 0
+        self._index, self.begins, self.ends = index, index == 0, index == self._num - 1
         vars(self._algo).update(self._attributes[index])
         self._turns[index].release()
 
