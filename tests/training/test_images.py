@@ -91,6 +91,29 @@ def test_a_policy_that_sees_trains_and_acts(image_config, tmp_path, cache, algo)
     np.testing.assert_array_equal(back(raw), first)
 
 
+def test_policies_learn_from_pictures_whose_channels_lie_last(image_config, demos):
+    rng = np.random.default_rng(1)
+    with h5py.File(demos, "r+") as file:
+        for demo in file["data"].values():
+            goes_right = rng.random(len(demo["actions"])) > 0.5
+            demo["actions"][:, 0] = np.where(goes_right, 0.8, -0.8)
+            light = np.where(goes_right, 220, 20)[:, None, None, None]
+            demo["obs/picture"][:, :, 5:] = light
+            demo["obs/picture"][:, :, :5] = 240 - light
+    config = image_config({"channels_last": True, "batch_size": 16, "num_epochs": 1})
+    config.experiment.epoch_every_n_steps = 80
+    config.algo.optim_params["policy"].learning_rate.initial = 3e-3
+    trainer = Trainer(config)
+    list(trainer())
+    of_colors = [p for p in trainer.algo.nets.parameters() if p.ndim == 4 and p.shape[1] == 3]
+    assert of_colors and not any(p.is_contiguous() for p in of_colors)
+    rows = trainer.dataset.get_batch(torch.arange(len(trainer.dataset)))
+    trainer.algo.set_eval()
+    with torch.no_grad():
+        actions = trainer.algo.get_action({key: x[:, 0] for key, x in rows["obs"].items()})
+    assert (actions[:, 0] * rows["actions"][:, 0, 0] > 0.2).all(), actions[:, 0]
+
+
 def test_pictures_of_another_kind_are_refused(image_config, demos):
     def spoil(change):
         with h5py.File(demos, "r+") as file:
