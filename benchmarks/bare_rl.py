@@ -111,7 +111,7 @@ def tanh_sample(mean: Tensor, std: Tensor, shape: Sequence[int] = ()) -> tuple[T
 
 def adam(*parts: Any) -> torch.optim.Optimizer:
     parameters = [p for part in parts for p in part.parameters()]
-    return torch.optim.Adam(parameters, lr=3e-4, fused=True)
+    return torch.optim.Adam(parameters, lr=3e-4, fused=True, capturable=parameters[0].is_cuda)
 
 
 def descend(loss: Tensor, *optimizers: torch.optim.Optimizer) -> None:

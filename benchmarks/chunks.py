@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from measure import alternate, machine, markdown, ratios, spread, timed
-from throughput import offrl_loop
+from throughput import offrl_loop, repeated
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -169,12 +169,13 @@ def make_trainer(policy: Policy, steps: int, engine: str = "eager") -> Trainer:
 # -- the contestants ------------------------------------------------------------------------------
 
 
-def bare_training(trainer: Trainer, loss_of: Loss) -> Callable[[], float]:
+def bare_step(trainer: Trainer, loss_of: Loss) -> Callable[[], None]:
     algo = trainer.algo
     nets = plain(algo.nets)
     name, config = "policy", trainer.config
     params = [*nets[name].parameters()]
-    optimizer = torch.optim.AdamW(params, lr=1e-4, fused=True)
+    is_cuda = algo.device.type == "cuda"
+    optimizer = torch.optim.AdamW(params, lr=1e-4, fused=True, capturable=is_cuda)
     average = [p.detach().clone() for p in params]
     first = trainer.dataset.get_batch(torch.arange(BATCH, device=trainer.dataset.device))
     batch = algo.process_batch_for_training(first)
@@ -182,17 +183,16 @@ def bare_training(trainer: Trainer, loss_of: Loss) -> Callable[[], float]:
         batch["pad_mask"] = torch.ones_like(batch["actions"][..., :1])
     batch["alphas"] = ALPHAS.to(algo.device)
 
-    def train() -> None:
-        for _ in range(config.experiment.epoch_every_n_steps or 0):
-            loss = loss_of(nets, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if config.train.ema.enabled:
-                with torch.no_grad():
-                    torch._foreach_lerp_(average, params, 0.01)
+    def step() -> None:
+        loss = loss_of(nets, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if config.train.ema.enabled:
+            with torch.no_grad():
+                torch._foreach_lerp_(average, params, 0.01)
 
-    return timed(train)
+    return step
 
 
 def offrl_acting(trainer: Trainer, num_envs: int) -> Callable[[], float]:
@@ -242,7 +242,8 @@ def main() -> None:
     for name in args.only:
         policy = POLICIES[name]
         trainer = make_trainer(policy, args.steps)
-        loops = {"offrl": offrl_loop(trainer), "bare": bare_training(trainer, policy.loss)}
+        bare = repeated(trainer, bare_step(trainer, policy.loss))
+        loops = {"offrl": offrl_loop(trainer), "bare": bare}
         found = measured[name] = alternate(loops, args.repeats)
         steps.append([policy.title, *row(found, args.steps)])
         if policy.denoise is None:

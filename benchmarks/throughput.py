@@ -122,27 +122,36 @@ def offrl_loop(trainer: Trainer) -> Callable[[], float]:
     return timed(train)
 
 
-def bare_loop(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Callable[[], float]:
+def repeated(trainer: Trainer, step: Callable[[], None]) -> Callable[[], float]:
+    """An epoch of the trainer's number of steps."""
+
+    def train() -> None:
+        for _ in range(trainer.config.experiment.epoch_every_n_steps or 0):
+            step()
+
+    return timed(train)
+
+
+def bare_step(trainer: Trainer, policy: Policy, linear: type[nn.Linear]) -> Callable[[], None]:
     """The trainer's network and data, by hand."""
     config, dataset, device = trainer.config, trainer.dataset, trainer.device
     everything = dataset.get_batch(torch.arange(len(dataset), device=dataset.device))
     obs = torch.cat([everything["obs"][key] for key in dataset.obs_keys], dim=-1).to(device)
     actions = everything["actions"].to(device)
     net = policy.bare(obs.shape[-1], actions.shape[-1], linear).to(device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True, capturable=obs.is_cuda)
 
-    def train() -> None:
-        for _ in range(config.experiment.epoch_every_n_steps or 0):
-            indices = torch.randint(len(obs), (config.train.batch_size,), device=device)
-            loss = net(obs[indices], actions[indices])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    def step() -> None:
+        indices = torch.randint(len(obs), (config.train.batch_size,), device=device)
+        loss = net(obs[indices], actions[indices])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
-    return timed(train)
+    return step
 
 
-def bare_rl_loop(trainer: Trainer) -> Callable[[], float]:
+def bare_rl_step(trainer: Trainer) -> Callable[[], None]:
     """The trainer's transitions, on its device."""
     config, dataset, device = trainer.config, trainer.dataset, trainer.dataset.device
     everything = dataset.get_batch(torch.arange(len(dataset), device=device))
@@ -156,12 +165,11 @@ def bare_rl_loop(trainer: Trainer) -> Callable[[], float]:
     with device:
         step = STEPS[config.algo_name](obs.shape[-1], actions.shape[-1])
 
-    def train() -> None:
-        for _ in range(config.experiment.epoch_every_n_steps or 0):
-            indices = torch.randint(len(obs), (config.train.batch_size,), device=device)
-            step(Transitions(*(tensor[indices] for tensor in data)))
+    def take() -> None:
+        indices = torch.randint(len(obs), (config.train.batch_size,), device=device)
+        step(Transitions(*(tensor[indices] for tensor in data)))
 
-    return timed(train)
+    return take
 
 
 def with_next_obs(folder: str) -> str:
@@ -214,10 +222,10 @@ def main() -> None:
         trainer = Trainer(make_config(args.steps, policy, data))
         contestants = {"offrl": offrl_loop(trainer)}
         if policy.bare:
-            contestants["bare loop"] = bare_loop(trainer, policy, nn.Linear)
-            contestants["bare loop, offrl's layers"] = bare_loop(trainer, policy, Linear)
+            for name, layer in (("bare loop", nn.Linear), ("bare loop, offrl's layers", Linear)):
+                contestants[name] = repeated(trainer, bare_step(trainer, policy, layer))
         else:
-            contestants["bare loop"] = bare_rl_loop(trainer)
+            contestants["bare loop"] = repeated(trainer, bare_rl_step(trainer))
         for peer in policy.peers:
             try:
                 contestants[peer.requirement] = peer_loop(

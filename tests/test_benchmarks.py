@@ -20,6 +20,7 @@ SMALLEST = [
     "critics --repeats 1",
     "data_tools --gigabytes 0.01 --demos 2 --repeats 1",
     "distributed --repeats 1 --seconds 0.5",
+    "engine --only mlp sac --repeats 1 --seconds 0.01",
     "edit --demos 2 --steps 50 --repeats 1",
     "evaluation --parts reset policy --repeats 1",
     "hierarchy --repeats 1",
