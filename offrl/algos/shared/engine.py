@@ -5,11 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from offrl import parallel
-from offrl.algos.shared.updates import precise
+from offrl.algos.shared.updates import precisely
 from offrl.config import Config
 from offrl.lazy import Tensor, torch
 from offrl.seeding import preserved_rng
@@ -99,7 +99,8 @@ class Engine:
             if self._kind == "compile":
                 with preserved_rng():
                     self._counted(lambda: self._compiler.undone(make))  # optimizers make states
-                    (replay, result), counted = self._counted(lambda: self._compiler(make))
+                    (compiled, result), counted = self._counted(lambda: self._compiler(make))
+                replay: Callable[[], None] = partial(precisely, self._algo, compiled)
             else:
                 (replay, result), counted = self._counted(lambda: captured(self._algo.device, make))
             for names in (x.stepped for x in counted):
@@ -142,8 +143,7 @@ class Engine:
         copy_into(graph.inputs, tensors)
         for learner in _learners(self._algo):
             learner.tell_counts()
-        with precise(self._algo.global_config.train.precision, self._algo.device):
-            graph.replay()
+        graph.replay()
         for learner, counted in zip(_learners(self._algo), graph.counted, strict=True):
             for name, num in counted.counters.items():
                 setattr(learner, name, getattr(learner, name) + num)

@@ -1,8 +1,8 @@
 """Computes updates in lower precision, and from parts of their batches."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from offrl.algos.shared.batch import CheckedBatch
@@ -51,25 +51,23 @@ def _known(error: str, algo: Any) -> str | None:
 
 def updated(algo: Any, batch: Mapping[str, Any]) -> Any:
     """Call ``update`` with ``train.precision``."""
+    return precisely(algo, lambda: algo.update(CheckedBatch(batch)))
+
+
+def precisely(algo: Any, function: Callable[[], T]) -> T:
+    """Call a function in this thread with ``train.precision``; fp32 needs no context."""
     precision = algo.global_config.train.precision
     if precision == "fp32":
-        return algo.update(CheckedBatch(batch))
-    with precise(precision, algo.device):
-        return algo.update(CheckedBatch(batch))
-
-
-@contextmanager
-def precise(precision: str, device: "torch.device") -> Iterator[None]:
-    """Compute with ``train.precision`` in a ``with`` block of this thread."""
+        return function()
     with ExitStack() as until_done:
         if precision == "bf16":
-            until_done.enter_context(torch.autocast(device.type, torch.bfloat16))
-        elif precision == "tf32" and device.type == "cuda":
+            until_done.enter_context(torch.autocast(algo.device.type, torch.bfloat16))
+        elif algo.device.type == "cuda":
             backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
             for backend in backends:
                 until_done.callback(setattr, backend, "allow_tf32", backend.allow_tf32)
                 backend.allow_tf32 = True
-        yield
+        return function()
 
 
 class OneBatch:
