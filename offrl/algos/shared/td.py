@@ -230,9 +230,9 @@ class TDLearner(ValueAlgo):
         return q.amin(0) if weight == 1 else weight * q.amin(0) + (1 - weight) * q.amax(0)
 
     def graph_key(self) -> tuple[Any, ...]:
-        config, actor = self.algo_config, getattr(self.algo_config, "actor", {})
-        ends = [own[key] for own in (config, actor) for key in PHASES if key in own]
-        every = actor["update_freq"] if "update_freq" in actor else 1
+        actor = getattr(self.algo_config, "actor", None)
+        ends = [getattr(own, key, 0) for own in (self.algo_config, actor) for key in PHASES]
+        every = getattr(actor, "update_freq", 1)
         numbers = self.num_updates, self.num_updates + 1  # before and after the critics' step
         phases = ((n % every == 0, *(n < end for end in ends)) for n in numbers)
         return *super().graph_key(), *phases

@@ -40,7 +40,7 @@ class Average:
         averages = [self._averages[name] for name in names]
         if self._keeps_decays:
             steps = torch._foreach_sub(weights, averages)
-            torch._foreach_mul_(steps, 1 - self._tell_decay(optimizer, weights[0].device))
+            torch._foreach_mul_(steps, 1 - self._tell_decay(optimizer))
             torch._foreach_add_(averages, steps)
             return
         average = torch.optim.swa_utils.get_ema_multi_avg_fn(self._decay(optimizer))
@@ -53,14 +53,15 @@ class Average:
 
     def tell_decays(self, optimizers: Iterable[str]) -> None:
         """Tell the device the decays of the next steps of optimizers, if it keeps them."""
-        for optimizer in optimizers if self.weights and self._keeps_decays else ():
-            self._tell_decay(optimizer, next(iter(self.weights.values())).device)
+        if self.weights and self._keeps_decays:
+            for optimizer in optimizers:
+                self._tell_decay(optimizer)
 
-    def _tell_decay(self, optimizer: str, device: "torch.device") -> Tensor:
+    def _tell_decay(self, optimizer: str) -> Tensor:
         from offrl.kernels.optim import OnDevice
 
         if optimizer not in self._decays:
-            self._decays[optimizer] = OnDevice(device)
+            self._decays[optimizer] = OnDevice(next(iter(self.weights.values())).device)
         return self._decays[optimizer].tell(self._decay(optimizer))
 
     def _decay(self, optimizer: str) -> float:
