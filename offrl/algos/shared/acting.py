@@ -18,9 +18,10 @@ from offrl.algos.shared.engine import (
     copy_into,
     form_of,
     in_a_line,
+    tensors_in,
 )
 from offrl.models.heads import StandIns
-from offrl.tree import leaves, map_leaves
+from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
 Predict = Callable[..., Tensor]
@@ -67,7 +68,7 @@ class ActingGraphs:
             self._graphs.clear()
             self._weights = [*algo.nets.parameters(), *algo.nets.buffers()]
             self._num_loads = algo.num_loads
-        tensors = {name: x for name, x in leaves(inputs).items() if x is not None}
+        tensors = tensors_in(inputs)
         places = tuple(x.data_ptr() for x in self._weights)
         mode = generators is None, algo.explores, torch.is_inference_mode_enabled()
         key = form_of(tensors), places, mode
@@ -79,7 +80,7 @@ class ActingGraphs:
                 return eager()
             self._graphs[key] = graph
         graph = self._graphs[key]
-        copy_into(graph.inputs, [*tensors.values()])
+        copy_into(graph.inputs, tensors.values())
         graph.draws.fill(generators or ())
         graph.replay()
         return graph.result.clone()
@@ -114,7 +115,7 @@ class ActingGraphs:
                 in_a_line(error),
             )
             return None
-        return _Graph(replay, [x for x in leaves(static).values() if x is not None], draws, result)
+        return _Graph(replay, [*tensors_in(static).values()], draws, result)
 
 
 def is_capturing(algo: Any) -> bool:

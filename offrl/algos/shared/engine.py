@@ -3,7 +3,7 @@ as compiled ones."""
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
@@ -55,7 +55,7 @@ class Engine:
         self._graphs: dict[Any, _Graph | None] = {}  # ``None``: cannot be captured
 
     def go_on(self, epoch: int | None) -> None:
-        """Go on after a step in this epoch, or before the first."""
+        """Go on with a training whose last step was in this epoch; ``None``: it had none."""
         for learner in _learners(self._algo):
             learner.epoch = epoch
 
@@ -75,7 +75,7 @@ class Engine:
         captures = self._kind in CAPTURING and epoch == algo.epoch
         if not captures or not algo.is_capturable():
             return make_step(batch)
-        tensors = {name: x for name, x in leaves(batch).items() if x is not None}
+        tensors = tensors_in(batch)
         num_loads = tuple(x.num_loads for x in _learners(algo))
         key = is_raw, form_of(tensors), algo.graph_key(), num_loads
         if key not in self._graphs:
@@ -86,7 +86,7 @@ class Engine:
                 del self._graphs[next(iter(self._graphs))]
             self._graphs[key] = self._capture(batch, make_step)
         graph = self._graphs[key]
-        return make_step(batch) if graph is None else self._replay(graph, [*tensors.values()])
+        return make_step(batch) if graph is None else self._replay(graph, tensors.values())
 
     def _capture(self, batch: Any, make_step: Callable[[Any], Any]) -> _Graph | None:
         """Capture a step without making it. Returns ``None`` if it cannot be captured."""
@@ -110,9 +110,8 @@ class Engine:
             said = "train.engine: steps are eager, as one cannot be captured: %s"
             log.warning(said, in_a_line(error))
             return None
-        inputs = [x for x in leaves(static).values() if x is not None]
         info, errors = result
-        return _Graph(replay, inputs, info, errors, counted)
+        return _Graph(replay, [*tensors_in(static).values()], info, errors, counted)
 
     @cached_property
     def _compiler(self) -> Any:
@@ -139,7 +138,7 @@ class Engine:
                 counted.append(_Counted(added, names))
         return result, counted
 
-    def _replay(self, graph: _Graph, tensors: list[Tensor]) -> dict[str, Tensor]:
+    def _replay(self, graph: _Graph, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
         copy_into(graph.inputs, tensors)
         for learner in _learners(self._algo):
             learner.tell_counts()
@@ -190,12 +189,17 @@ def _learners(algo: Any) -> Iterator[Any]:
         yield from _learners(part)
 
 
+def tensors_in(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors in nested dicts by their paths, without absent parts (``None``)."""
+    return {name: x for name, x in leaves(batch).items() if x is not None}
+
+
 def form_of(tensors: Mapping[str, Tensor]) -> tuple[Any, ...]:
     """Return all of the inputs of a step that a graph of it is made for."""
     return tuple((name, x.shape, x.dtype, x.device) for name, x in tensors.items())
 
 
-def copy_into(places: list[Tensor], tensors: Sequence[Tensor]) -> None:
+def copy_into(places: list[Tensor], tensors: Iterable[Tensor]) -> None:
     """Give a graph its next inputs."""
     torch._foreach_copy_(places, [*tensors])
 
