@@ -198,14 +198,16 @@ class _Trace(OperatorMode):
         by_memory: dict[int, list[Tensor]] = {}
         for tensor in self._inputs:
             by_memory.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
-        for tensors in by_memory.values():
-            if len(tensors) > 1:
+        for memory, tensors in by_memory.items():
+            if memory and len(tensors) > 1:  # empty tensors have none
                 self._join(tensors)
         return self._graph, self._inputs
 
     def _join(self, tensors: list[Tensor]) -> None:
         """Make inputs views of one input."""
         first = tensors[0]
+        if len({x.dtype for x in tensors}) > 1:
+            raise RuntimeError("tensors of several kinds share memory")
         size = first.untyped_storage().nbytes() // first.element_size()
         whole = first.detach().as_strided((size,), (1,), 0)
         before = [self._nodes.pop(x) for x in tensors]

@@ -1,5 +1,5 @@
-"""Makes the steps of a training: one kernel after another, as CUDA graphs of captured ones, or
-as compiled ones."""
+"""Makes the steps of a training: one kernel after another, as CUDA graphs of captured ones, or as
+compiled ones."""
 
 import logging
 from collections import Counter
