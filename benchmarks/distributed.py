@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 from measure import alternate, machine, markdown, ratios, spread
-from peers import RLLIB, elsewhere, rllib_impala
+from online_peers import RLLIB, rllib_impala
+from peers import elsewhere
 
 # Nothing here imports gymnasium before it is needed: RLlib's process imports another one.
 

@@ -30,7 +30,8 @@ import torch
 from bare_online import CASES, SETTINGS
 from bare_parts import Environments
 from measure import alternate, machine, markdown, ratios, spread, timed
-from peers import STABLE_BASELINES3, elsewhere, sb3_training
+from online_peers import STABLE_BASELINES3, sb3_training
+from peers import elsewhere
 
 from offrl.kernels.allocator import FreedMemory
 

@@ -30,7 +30,7 @@ import torch
 from bare_online import CONTINUOUS, SETTINGS
 from measure import fill, machine, markdown
 from online import offrl_config
-from peers import STABLE_BASELINES3, sb3_model
+from online_peers import STABLE_BASELINES3, sb3_model
 from results import ANSWERS, PAGE
 from tqdm import tqdm
 

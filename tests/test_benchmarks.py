@@ -43,6 +43,7 @@ OTHERS = {
     "online_results",
     "measure",
     "peers",
+    "online_peers",
 }
 OTHERS |= {"online_configs", "online_results", "bare", "bare_online", "bare_parts", "bare_rl"}
 OTHERS |= {"bare_impala"}
