@@ -228,7 +228,7 @@ class _Bucket:
 
     def finish(self) -> None:
         """Wait for the sum, and divide it by the number of processes."""
-        begun, self._sum = self._sum, None  # it cannot be copied
+        begun, self._sum = self._sum, None  # no copy of an algorithm could hold it
         _call(begun.wait)
         self._flat /= num_ranks()
 

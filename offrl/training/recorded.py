@@ -107,11 +107,13 @@ class Trainer(Training):
 
     def state(self, resumes: bool = True) -> dict[str, Any]:
         position = {"position": self.loader.position}
-        source = {"averages": self._averages.state(), "loader": position, "begun": self.algo.epoch}
+        source = {"averages": self._averages.state(), "loader": position}
         return self.experiment.state() | super().state(resumes) | source
 
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         self._averages.restore(state["averages"], self.device)
         self.loader.position = state["loader"]["position"]
-        self.engine.go_on(state.get("begun"))
+        every = self.config.experiment.epoch_every_n_steps or 0
+        has_begun = self.step > max(0, self._last_step - every)  # with a step of this epoch
+        self.engine.go_on(self.epoch if has_begun else None)
         self._batches = None

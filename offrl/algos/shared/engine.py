@@ -55,7 +55,7 @@ class Engine:
         self._graphs: dict[Any, _Graph | None] = {}  # ``None``: cannot be captured
 
     def go_on(self, epoch: int | None) -> None:
-        """Go on with a training whose last step was in this epoch; ``None``: it had none."""
+        """Let the next step follow one of this epoch; ``None``: it is the first of its epoch."""
         for learner in _learners(self._algo):
             learner.epoch = epoch
 
