@@ -12,7 +12,7 @@ from test_engine import on_tape
 
 from offrl import RolloutPolicy
 from offrl.algos.shared import acting
-from offrl.algos.shared.acting import Draws, is_capturing
+from offrl.algos.shared.acting import Draws, acts_by_graphs
 from offrl.algos.shared.engine import MOST_GRAPHS
 from offrl.testing import OBS_SHAPES
 from offrl.testing.device import DEVICE, Operators, without_numbers
@@ -44,7 +44,7 @@ def captures(monkeypatch):
     monkeypatch.setattr(acting, "captured", captured)
     monkeypatch.setattr(acting, "beside", lambda device, function: function())
     monkeypatch.setattr(
-        acting, "is_capturing", lambda algo: algo.global_config.train.engine == "graph"
+        acting, "acts_by_graphs", lambda algo: algo.global_config.train.engine == "graph"
     )
     return made
 
@@ -233,7 +233,7 @@ def test_graphs_are_for_acting_on_a_gpu(monkeypatch):
     def captures(engine="graph", device="cuda"):
         config = SimpleNamespace(train=SimpleNamespace(engine=engine))
         algo = SimpleNamespace(global_config=config, device=torch.device(device))
-        return is_capturing(algo)
+        return acts_by_graphs(algo)
 
     with torch.no_grad():
         assert captures() and not captures("eager") and not captures(device="cpu")

@@ -46,7 +46,7 @@ class ActingGraphs:
 
     def __init__(self) -> None:
         self._captures = True
-        self._graphs: dict[Any, _Graph] = {}
+        self._graphs: dict[Any, _Graph | None] = {}  # ``None``: cannot be captured
         self._num_loads = -1  # at which ``_weights`` are the algorithm's, and ``_graphs`` hold
         self._weights: list[Tensor] = []
 
@@ -62,7 +62,7 @@ class ActingGraphs:
         inputs: nested dicts of tensors.
         """
         eager = partial(predict, **inputs, generators=generators)
-        if not self._captures or not is_capturing(algo):
+        if not self._captures or not acts_by_graphs(algo):
             return eager()
         if self._num_loads != algo.num_loads:
             self._graphs.clear()
@@ -73,13 +73,12 @@ class ActingGraphs:
         mode = generators is None, algo.explores, torch.is_inference_mode_enabled()
         key = form_of(tensors), places, mode
         if key not in self._graphs:
-            graph = None
-            if len(self._graphs) < MOST_GRAPHS:
-                graph = self._capture(algo.device, predict, inputs, generators)
-            if graph is None:
+            if len(self._graphs) == MOST_GRAPHS:
                 return eager()
-            self._graphs[key] = graph
+            self._graphs[key] = self._capture(algo.device, predict, inputs, generators)
         graph = self._graphs[key]
+        if graph is None:
+            return eager()
         copy_into(graph.inputs, tensors.values())
         graph.draws.fill(generators or ())
         graph.replay()
@@ -118,7 +117,7 @@ class ActingGraphs:
         return _Graph(replay, [*tensors_in(static).values()], draws, result)
 
 
-def is_capturing(algo: Any) -> bool:
+def acts_by_graphs(algo: Any) -> bool:
     """Say if an algorithm is to act by graphs, here and now: on a GPU, where nothing else is
     captured, and outside of training and of autocast, which keeps copies of weights."""
     if algo.global_config.train.engine != "graph" or algo.device.type != "cuda":
