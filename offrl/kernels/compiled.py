@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -22,6 +23,7 @@ BETWEEN = ("aten::_fused_", "aten::_foreach_")
 LEAST_NODES = 12  # operators that are worth being compiled together
 # Inductor has no form of these.
 OPAQUE = ("aten::random_", "mkldnn::")
+READING = (Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__repr__)
 LIBRARY = torch.library.Library("offrl", "FRAGMENT")
 
 
@@ -51,13 +53,15 @@ class Compiler:
 
     def __call__(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """Return a function that does what ``function`` does, and its result, whose tensors each
-        call fills. ``function`` is called once, and what it wrote is undone; random numbers are
-        drawn. Raises ``RuntimeError`` if it cannot be compiled."""
-        with _recurrent_by_step(), _Undo(), _Trace() as trace:
-            result = function()
-        graph, inputs = trace.finish(_tensors(result))
+        call fills. ``function`` is called twice, and what it wrote is undone; random numbers are
+        drawn. Raises ``RuntimeError`` if it cannot be compiled, or goes another way the second
+        time."""
+        module, inputs, result = _traced(function)
+        again, others, _ = _traced(function)
+        if module.code != again.code or not all(map(_is_same, inputs, others)):
+            raise RuntimeError("update goes by numbers that change and are no part of graph_key()")
         result = tree_map_only(Tensor, lambda x: x.detach().clone(), result)
-        compute, filled = self._compute(graph, inputs), _tensors(result)
+        compute, filled = self._compute(module, inputs), _tensors(result)
 
         @torch.no_grad()
         def replay() -> None:
@@ -65,13 +69,31 @@ class Compiler:
 
         return replay, result
 
-    def _compute(self, graph: fx.Graph, inputs: list[Tensor]) -> Callable[..., Any]:
-        module = fx.GraphModule({}, graph)
+    def _compute(self, module: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         forms = [(x.shape, x.stride(), x.dtype, x.device) for x in inputs]
         key = module.code, *forms
         if key not in self._made:
             self._made[key] = _compiled(module, inputs)
         return self._made[key]
+
+
+def _traced(function: Callable[[], T]) -> tuple[fx.GraphModule, list[Tensor], T]:
+    """Return the operators that a function calls, the tensors that they begin with, and its
+    result."""
+    with _recurrent_by_step(), _Undo(), _NoReading(), _Trace() as trace:
+        result = function()
+    results = _tensors(result)
+    if not results:
+        raise RuntimeError("update returns no tensors")
+    graph, inputs = trace.finish(results)
+    try:
+        return fx.GraphModule({}, graph), inputs, result
+    except SyntaxError as error:  # an argument that Python has no words for
+        raise RuntimeError(f"update makes a call that cannot be compiled: {error.text}") from error
+
+
+def _is_same(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.data_ptr() == other.data_ptr() or torch.equal(tensor, other)
 
 
 @torch.no_grad()
@@ -147,7 +169,7 @@ class _Undo(OperatorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for argument, x in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                self._before += [(tensor, tensor.clone()) for tensor in _tensors(x)]
+                self._before += [(there.detach(), there.clone()) for there in _tensors(x)]
         return func(*args, **kwargs or {})
 
     def __exit__(self, *problem: Any) -> None:
@@ -155,6 +177,15 @@ class _Undo(OperatorMode):
         with torch.no_grad():
             for tensor, before in reversed(self._before):
                 tensor.copy_(before)
+
+
+class _NoReading(TorchFunctionMode):
+    """Refuses what reads tensors on a CPU without an operator."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in READING:
+            raise RuntimeError(f"Tensor.{func.__name__} reads numbers in tensors")
+        return func(*args, **kwargs or {})
 
 
 class _Trace(OperatorMode):

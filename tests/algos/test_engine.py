@@ -3,6 +3,8 @@ the same memory, as a graph does, so that all that is not in them has to reach t
 
 import copy
 import json
+import random
+import re
 from functools import partial
 
 import pytest
@@ -35,7 +37,7 @@ class Tape(TorchDispatchMode):
             raise RuntimeError("operation not permitted when stream is capturing")
         for schema, x in zip(function._schema.arguments, arguments, strict=False):
             if schema.alias_info is not None and schema.alias_info.is_write:
-                self.before += [(there, there.clone()) for there in tree_leaves(x)]
+                self.before += [(there.detach(), there.clone()) for there in tree_leaves(x)]
         result = function(*arguments, **options)
         self.calls.append((function, arguments, options, result))
         self.on_device.update(map(id, tree_leaves(result) if is_there else ()))
@@ -253,6 +255,86 @@ def test_what_cannot_be_compiled_goes_on_eagerly(case_of, parts, caplog):  # noq
     assert "numbers in tensors" in line and not parts
     for key, x in other.nets.state_dict().items():
         assert torch.equal(x, algo.nets.state_dict()[key])
+
+
+def counts_in_python(algo, batch, own):
+    info = own(batch)
+    algo.kept["num"] += 1
+    return info | {"counted": info["loss"] * algo.kept["num"]}
+
+
+def keeps_a_tensor(algo, batch, own):
+    info = own(batch)
+    algo.smooth = 0.9 * algo.smooth + info["loss"].detach()
+    return info
+
+
+def keeps_a_list(algo, batch, own):
+    info = own(batch)
+    algo.seen.append(info["loss"].detach())
+    return info
+
+
+def replaces_weights(algo, batch, own):
+    info, weight = own(batch), next(algo.nets.parameters())
+    weight.data = 0.5 * weight.data
+    return info
+
+
+def reads_a_list(algo, batch, own):
+    info = own(batch)
+    return info | {"read": torch.tensor(info["loss"].tolist())}
+
+
+def draws_in_python(algo, batch, own):
+    info = own(batch)
+    return info | {"drawn": info["loss"] * random.random()}
+
+
+def draws_by_its_own_generator(algo, batch, own):
+    return own(batch) | {"drawn": torch.rand((), generator=torch.Generator().manual_seed(0))}
+
+
+def returns_nothing(algo, batch, own):
+    own(batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "update", "problem"),
+    [
+        ("graph", counts_in_python, "update changes num"),
+        ("graph", keeps_a_tensor, "update changes smooth"),
+        ("graph", keeps_a_list, "update changes seen"),
+        ("graph", replaces_weights, r"update changes policy\.\S*weight"),
+        ("compile", keeps_a_list, "update changes seen"),
+        ("compile", reads_a_list, r"Tensor\.tolist reads"),
+        ("compile", draws_in_python, r"no part of graph_key"),
+        ("compile", replaces_weights, r"update changes policy\.\S*weight"),
+        ("compile", returns_nothing, "update returns no tensors"),
+        ("compile", draws_by_its_own_generator, r"cannot be compiled: .*rand\.generator"),
+    ],
+)
+def test_what_updates_do_beside_operators_is_not_lost(
+    case_of,  # noqa: F811
+    captures,
+    parts,
+    caplog,
+    kind,
+    update,
+    problem,
+):
+    case, results = case_of("bc-mlp-deterministic"), []
+    for engine_kind in ("eager", kind):
+        algo, made, batches = broken(case, update, engine_kind)
+        algo.kept, algo.smooth, algo.seen = {"num": 0}, torch.zeros(()), []
+        random.seed(0)
+        for _ in range(6):
+            info = made.step(next(batches), epoch=1)
+        kept = algo.kept, algo.smooth, algo.seen
+        results.append([dict(info), dict(algo.nets.state_dict()), kept])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
+    assert re.search(problem, line)
 
 
 @pytest.mark.thorough  # imports the compiler

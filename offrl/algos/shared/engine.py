@@ -3,8 +3,8 @@ compiled ones."""
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,17 +92,22 @@ class Engine:
         """Capture a step without making it. Returns ``None`` if it cannot be captured."""
         static = map_leaves(lambda x: x.clone(), batch)
 
-        def make() -> tuple[Any, Tensor | None]:
-            return make_step(static), getattr(self._algo, "td_errors", None)
+        def make() -> tuple[tuple[Any, Tensor | None], list[_Counted]]:
+            return self._counted(
+                lambda: (make_step(static), getattr(self._algo, "td_errors", None))
+            )
 
+        for learner in _learners(self._algo):
+            learner.tell_counts()
         try:
-            if self._kind == "compile":
-                with preserved_rng():
-                    self._counted(lambda: self._compiler.undone(make))  # optimizers make states
-                    (compiled, result), counted = self._counted(lambda: self._compiler(make))
-                replay: Callable[[], None] = partial(precisely, self._algo, compiled)
-            else:
-                (replay, result), counted = self._counted(lambda: captured(self._algo.device, make))
+            with _unchanged([*_learners(self._algo)]):
+                if self._kind == "compile":
+                    with preserved_rng():
+                        self._compiler.undone(make)  # optimizers make states
+                        compiled, (result, counted) = self._compiler(make)
+                    replay: Callable[[], None] = partial(precisely, self._algo, compiled)
+                else:
+                    replay, (result, counted) = captured(self._algo.device, make)
             for names in (x.stepped for x in counted):
                 if len({*names}) < len(names):
                     raise RuntimeError(f"{names[0]} makes several optimizer steps in an update")
@@ -128,7 +133,6 @@ class Engine:
         counted = []
         with ExitStack() as until_made:
             for learner, names, was in zip(learners, stepped, before, strict=True):
-                learner.tell_counts()
                 vars(learner)["count_step"] = names.append  # counted when the step is made
                 until_made.callback(vars(learner).update, was)
                 until_made.callback(vars(learner).pop, "count_step")
@@ -180,6 +184,40 @@ def chosen_engine(config: Config, device: "torch.device", resumes: bool) -> Any:
 
         check_compiler()
     return train.engine
+
+
+@contextmanager
+def _unchanged(learners: Sequence[Any]) -> Iterator[None]:
+    """Undo what updates in a ``with`` block do to attributes, lists and dicts of learners, and put
+    back tensors of networks that they replace. Raises ``RuntimeError`` if there were any, as
+    captured steps would leave them as they are."""
+    owned = [(name, x) for learner in learners for name, x in vars(learner).items()]
+    lists = [(name, x, [*x]) for name, x in owned if type(x) is list]
+    places: list[dict[str, Any]] = [vars(learner) for learner in learners]
+    places += [x for _, x in owned if type(x) is dict]
+    dicts = [(x, {**x}) for x in places]
+    states = [(x.nets, x.nets.state_dict()) for x in learners]
+    changed = []
+    try:
+        yield
+    finally:
+        for now, items in dicts:
+            changed += [name for name, x in items.items() if _is_another(now.get(name), x)]
+            now.update(items)
+        for name, values, before in lists:
+            changed += [name] if len(values) != len(before) else []
+            values[:] = before
+        for nets, tensors in states:
+            for name, x in nets.state_dict().items():
+                if x.data_ptr() != tensors[name].data_ptr():
+                    changed.append(name)
+                    x.copy_(tensors[name])
+    for name in {*changed} - {"td_errors"}:
+        raise RuntimeError(f"update changes {name} otherwise than by operators on its memory")
+
+
+def _is_another(value: Any, before: Any) -> bool:
+    return value is not before and not (isinstance(before, (int, float)) and value == before)
 
 
 def _learners(algo: Any) -> Iterator[Any]:
