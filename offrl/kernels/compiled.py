@@ -28,11 +28,17 @@ LIBRARY = torch.library.Library("offrl", "FRAGMENT")
 
 
 def check_compiler() -> None:
-    """Raise ``ValueError`` if there is no C++ compiler, which inductor needs for a CPU."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-
+    """Raise ``ValueError`` if there is no C++ compiler, which inductor needs for a CPU, or no
+    folder for what it compiles."""
     try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
         get_cpp_compiler()
+    except OSError as error:
+        raise ValueError(
+            f"train.engine: compile needs a folder to write to ({error}); set "
+            'TORCHINDUCTOR_CACHE_DIR to one, or train.engine to "eager"'
+        ) from None
     except Exception as error:
         raise ValueError(
             f"train.engine: compile needs a C++ compiler, and PyTorch finds none ({error}); "

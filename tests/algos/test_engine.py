@@ -3,8 +3,11 @@ the same memory, as a graph does, so that all that is not in them has to reach t
 
 import copy
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -346,6 +349,16 @@ def test_a_compiler_that_is_missing_is_named_at_the_start(small_config, monkeypa
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     with pytest.raises(ValueError, match=r"train.engine: compile needs a C\+\+ compiler.*g\+\+"):
         Trainer(config_of_run)
+
+
+@pytest.mark.thorough  # imports the compiler
+def test_a_folder_that_cannot_be_written_to_is_named_at_the_start():
+    check = "from offrl.kernels.compiled import check_compiler; check_compiler()"
+    environ = os.environ | {"TORCHINDUCTOR_CACHE_DIR": "/proc/no-such-folder"}
+    done = subprocess.run([sys.executable, "-c", check], env=environ, capture_output=True)
+    problem = done.stderr.decode().splitlines()[-1]
+    assert problem.startswith("ValueError: train.engine: compile needs a folder")
+    assert "no-such-folder" in problem and "TORCHINDUCTOR_CACHE_DIR" in problem
 
 
 def test_a_graph_needs_a_gpu_and_whole_batches(small_config):
