@@ -14,9 +14,10 @@ __getattr__, __dir__, __all__ = lazy.exporting(
         "DistributionalCritics GoalValues PerturbationActor Scalar StateValue normalized",
         "offrl.models.transformer": "DecisionTransformer",
         "offrl.models.denoisers": "Denoiser denoiser_from_config",
+        "offrl.models.draws": "random_rows",
         "offrl.models.encoder": "Encoder",
         "offrl.models.heads": "ActionDistribution CategoricalHead Corrected Deterministic "
-        "DeterministicHead GMMHead GaussianHead Outputs random_rows",
+        "DeterministicHead GMMHead GaussianHead Outputs",
         "offrl.models.nets": "Actor ActorValue actor_from_config mlp_actor mlp_outputs",
         "offrl.models.trunks": "MLP perceptron",
         "offrl.models.vae": "VAE observation_vae_from_config vae_from_config",

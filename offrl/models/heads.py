@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -17,43 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offrl.kernels.layers import Linear
+from offrl.models.draws import Generators, draw_index, random_rows
 from offrl.registry import HEADS
 
 MEAN_LIMIT, MAX_STD = 9.0, 7.5  # of a Gaussian: of its mean before the tanh, and of its std
 EVAL_STD = 1e-4  # the standard deviation of the mixtures that robomimic acts from at evaluation
 STD_ACTIVATIONS: dict[str, Any] = {"softplus": F.softplus, "exp": torch.exp}
-Generators = Sequence[torch.Generator | None] | None  # a source of randomness per row
 Self = TypeVar("Self", bound="ActionDistribution")
-
-
-class StandIns(list[torch.Generator]):
-    """Sources of rows whose draws are replaced one by one, where a CUDA graph is captured."""
-
-
-def random_rows(sample: Literal["randn", "rand"], like: Tensor, generators: Generators) -> Tensor:
-    """Draw random numbers ``[B, ...]`` shaped as ``like``; row ``i`` from ``generators[i]`` alone.
-
-    So an episode's actions depend on its own seed, not on other rows. Without generators the global
-    random state is used; a row whose generator is ``None`` is zero.
-    """
-    if generators is None:
-        return getattr(torch, sample)(like.shape, device=like.device)
-    if isinstance(generators, StandIns):
-        draw = getattr(torch, sample)
-        return torch.stack([draw(like.shape[1:], generator=x) for x in generators]).to(like.device)
-    fill = {"randn": Tensor.normal_, "rand": Tensor.uniform_}[sample]
-    rows = torch.zeros(like.shape)
-    for row, generator in zip(rows, generators, strict=True):
-        if generator is not None:
-            fill(row, generator=generator)
-    return rows.to(like.device)
-
-
-def draw_index(weights: Tensor, generators: Generators) -> Tensor:
-    """Draw indices ``[B, ...]`` by probabilities ``[B, ..., K]``: cumulative ones are inverted."""
-    uniform = random_rows("rand", weights[..., 0], generators)
-    index = (uniform[..., None] > weights.cumsum(-1)).sum(-1)
-    return index.clamp(max=weights.shape[-1] - 1)
 
 
 class Outputs(nn.Module):

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offrl.config import Section
+from offrl.models.draws import Generators, draw_index, random_rows
 from offrl.models.encoder import Encoder, Obs
-from offrl.models.heads import DeterministicHead, Generators, Outputs, draw_index, random_rows
+from offrl.models.heads import DeterministicHead, Outputs
 from offrl.models.nets import Actor, encoder_from_config, mlp_outputs, trunk_from_config
 from offrl.models.trunks import MLP
 from offrl.specs import ObsSpec

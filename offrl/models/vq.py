@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from offrl.kernels.layers import Linear
 from offrl.models.backbones import with_group_norms
+from offrl.models.draws import Generators, draw_index
 from offrl.models.encoder import Encoder
-from offrl.models.heads import Generators, draw_index
 from offrl.models.transformer import Transformer
 from offrl.models.trunks import perceptron
 from offrl.specs import ObsSpec

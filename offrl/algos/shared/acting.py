@@ -20,7 +20,7 @@ from offrl.algos.shared.engine import (
     in_a_line,
     tensors_in,
 )
-from offrl.models.heads import StandIns
+from offrl.models.draws import StandIns
 from offrl.tree import map_leaves
 
 log = logging.getLogger(__name__)
