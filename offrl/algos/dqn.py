@@ -89,10 +89,11 @@ class DQN(ActionValues):
         return num_updates - self.renewed_at >= self.algo_config.target_every
 
     def update(self, batch: Batch) -> Info:
-        processed_at, *_ = batch["processed_at"].tolist()
-        if self.trains("critic") and self._is_renewal_due(processed_at):
-            self.update_targets()
-            self.renewed_at = self.num_updates
+        if self.trains("critic") and self._is_renewal_due(self.num_updates):
+            processed_at, *_ = batch["processed_at"].tolist()  # at most ``num_updates``
+            if self._is_renewal_due(processed_at):
+                self.update_targets()
+                self.renewed_at = self.num_updates
         target = batch["targets"] if "targets" in batch else self._targets_of(batch)
         losses, q = self.critic_losses(batch, target)
         info = self.optimize_critics(batch, losses) | {"Critic/Q_Values": q.detach().mean()}

@@ -160,6 +160,15 @@ def test_compiled_steps_are_made_of_the_operators_of_eager_ones(case_of, parts, 
 COMPILED = compiled._Part
 
 
+def test_updates_of_dqn_are_compiled_where_no_target_is_due(case_of, parts, caplog):  # noqa: F811
+    algo, batches = case_of("dqn-default").make({"engine": "compile"})
+    algo.set_train()
+    made = Engine(algo)
+    for _ in range(4):
+        made.step(algo.process_batch_for_training(next(batches)), epoch=1, is_raw=False)
+    assert parts and "train.engine" not in caplog.text
+
+
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)])
 def compiles(request, parts, monkeypatch):
     """Compiles parts anew each time, or lets something stand for it that rounds in its own way.
