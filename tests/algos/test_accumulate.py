@@ -117,6 +117,32 @@ def test_a_batch_of_no_equal_parts_is_refused(case_of):  # noqa: F811
         algo.train_on_batch(batch, epoch=1)
 
 
+def test_what_has_no_samples_is_in_each_part(case_of, monkeypatch):  # noqa: F811
+    algo, batches = case_of("bc-mlp-deterministic").make({"accumulate": 3}, batch_size=12)
+    batch = algo.process_batch_for_training(next(batches))
+    seen, shared = [], {"scale": torch.tensor(2.0), "share": 0.5, "names": ["a", "b"], "more": {}}
+
+    def update(of_part, own=algo.update):
+        seen.append((len(of_part["actions"]), {key: of_part[key] for key in shared}))
+        return own(of_part)
+
+    monkeypatch.setattr(algo, "update", update)
+    algo.train_on_batch(batch | shared, epoch=1)
+    assert seen == [(4, shared)] * 3
+
+
+def test_a_batch_whose_samples_do_not_come_first_is_refused_by_key(case_of):  # noqa: F811
+    algo, batches = case_of("bc-mlp-deterministic").make({"accumulate": 3}, batch_size=12)
+    batch = algo.process_batch_for_training(next(batches))
+    pairs = {key: torch.stack([x, x]) for key, x in batch["obs"].items()}
+    with pytest.raises(ValueError) as error:
+        algo.train_on_batch(batch | {"obs": pairs}, epoch=1)
+    assert str(error.value) == (
+        "train.accumulate: obs.position in the batch has the shape [2, 12, 1, 3], but what is "
+        "split has the 12 samples first; let process_batch_for_training make it [12, ...]"
+    )
+
+
 def test_a_training_draws_so_many_batches_for_each_step(small_config):
     states = []
     for size, num in ((6, 1), (2, 3)):

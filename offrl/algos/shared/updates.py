@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from statistics import mode
 from typing import Any, TypeVar
 
 from offrl.algos.shared.batch import CheckedBatch
@@ -219,18 +220,30 @@ def _mean(values: Sequence[Any]) -> Any:
 
 
 def _split(batch: Mapping[str, Any], num_parts: int) -> list[dict[str, Any]]:
-    """Split a batch into equal parts. Raises ``ValueError`` if its size is no multiple."""
-    sizes = {len(x) for x in leaves(batch).values() if x is not None}
-    size = min(sizes)
-    if len(sizes) > 1 or size % num_parts:
+    """Split a batch into equal parts; what has no samples, such as a number, is in each of them.
+    Raises ``ValueError`` for a batch that has no such parts."""
+    samples = {key: x for key, x in leaves(batch).items() if _has_samples(x)}
+    size = len(samples["actions"]) if "actions" in samples else mode(map(len, samples.values()))
+    for key, x in samples.items():
+        if len(x) != size:
+            raise ValueError(
+                f"train.accumulate: {key} in the batch has the shape {[*x.shape]}, but what is "
+                f"split has the {size} samples first; let process_batch_for_training make it "
+                f"[{size}, ...]"
+            )
+    if size % num_parts:
         raise ValueError(
-            f"train.accumulate: {num_parts}, but the batch has {size} samples (or parts of unlike "
-            "sizes), which are not so many equal parts; give train.batch_size times as many"
+            f"train.accumulate: {num_parts}, but the batch has {size} samples, which are not so "
+            "many equal parts; give train.batch_size times as many"
         )
-    chunks = map_leaves(lambda x: x.split(size // num_parts), batch)
-    parts = [map_leaves(lambda x, i=i: x[i], chunks) for i in range(num_parts)]
+    slices = [slice(i, i + size // num_parts) for i in range(0, size, size // num_parts)]
+    parts = [map_leaves(lambda x, i=i: x[i] if _has_samples(x) else x, batch) for i in slices]
     if batch.get("pad_mask") is not None:
         whole = batch["pad_mask"].sum() / num_parts
         for part in parts:
             setattr(part["pad_mask"], MEAN_COUNT, whole)
     return parts
+
+
+def _has_samples(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
