@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NEVER = 10**9  # steps: no epoch ends while steps are measured
 SHOWN = 8  # operators
+ARITHMETIC = ("forward", "backward", "optimizer", "whole update")  # parts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     with closing((OnlineTraining if config.train.num_steps else Trainer)(config)) as training:
         profile = Profiling(training, args.steps)()
         print(*table(profile, training), sep="\n")
-        arithmetic = profile.share("forward", "backward", "optimizer")
+        arithmetic = profile.share(*ARITHMETIC)
         nothing = f"nothing stands out; {arithmetic:.0%} is arithmetic of the networks"
         print(*(f"- {x}" for x in [*advice(profile, training)] or [nothing]), sep="\n")
     if picture:
@@ -140,7 +141,7 @@ def advice(profile: "Profile", training: Any) -> Iterator[str]:
             f"{takes['copying']}: data lies on the GPU if it is held in memory "
             '(train.hdf5_cache_mode="all") and takes less than half of what is free there'
         )
-    calls = profile.share("preparing", "forward", "backward", "optimizer")
+    calls = profile.share("preparing", *ARITHMETIC)
     if profile.num_kernels > 50 and profile.gpu_share < 0.5 < calls:
         yield (
             f"the GPU computes in {profile.gpu_share:.0%} of the time, and a {unit} starts "

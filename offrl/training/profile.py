@@ -16,6 +16,8 @@ import torch
 from tqdm import tqdm
 
 from offrl.algos import Algo
+from offrl.algos.shared import engine
+from offrl.algos.shared.engine import CAPTURING, MOST_GRAPHS, Engine
 from offrl.data.ring import Ring
 from offrl.kernels.operators import OperatorMode
 from offrl.processes import changed_environ
@@ -25,13 +27,14 @@ from offrl.training.launch import within_memory
 from offrl.training.loop import Training
 
 OTHER = "other Python"
+UPDATE = "whole update"  # one that is captured or compiled
 PARTS = (
     *("acting", "environment", "storing"),  # of a training that acts
-    *("data", "copying", "preparing", "forward", "backward", "optimizer", "logging"),
-    *(OTHER, "waiting"),
+    *("data", "copying", "preparing", "forward", "backward", "optimizer"),
+    *(UPDATE, "logging", OTHER, "waiting"),
 )
 WITHIN = {"copying": ("preparing", "data")}  # parts that only count inside of others
-MOST_FIRST = 10  # steps that are made before others are measured
+MOST_FIRST = 10  # steps that are made before others are measured, after the last capture
 BLOCKS = 20  # of steps, in turn split into parts and not
 FEWEST_ROUNDS = 4
 END = object()
@@ -147,6 +150,7 @@ class Profiling(Interrupts):
         super().__init__()
         self.training = training
         self.acts = bool(training.config.train.num_steps)
+        self._engine = training.config.train.engine
         self.uses_gpu = training.device.type != "cpu"
         self._clock = Clock()
         self._split, self._unsplit = list[list[Times]](), list[list[Times]]()  # blocks of steps
@@ -194,7 +198,7 @@ class Profiling(Interrupts):
         while self.acts and self.training.trainer.is_early:
             self._bar.total += 1
             yield
-        yield from [None] * self._num_first
+        yield from self._first()
         for splits in (True, False) * self._num_stretches:
             # Blocks that are split in a stretch are not in the next, so that all its steps count.
             for begun in range(0, self._stretch, self._block):
@@ -207,6 +211,27 @@ class Profiling(Interrupts):
             yield from [None] * self._num_recorded
         with CountedOperators() as self._operators:
             yield
+
+    def _first(self) -> Iterator[None]:
+        """Make the first steps, and as many again after one that captures or compiles an update.
+        Later steps may do that, too, in trainings that capture more than can be kept."""
+        left, num_before = self._num_first, 0
+        with self._counted_captures() as captures:
+            while left:
+                yield
+                left -= 1
+                if num_before < captures.call_count <= MOST_GRAPHS:
+                    self._bar.total += self._num_first - left
+                    left, num_before = self._num_first, captures.call_count
+
+    def _counted_captures(self) -> Any:
+        """Return a context in which calls that capture or compile an update are counted."""
+        owner, name = engine, "captured"
+        if self._engine == "compile":
+            from offrl.kernels.compiled import Compiler
+
+            owner, name = Compiler, "__call__"  # type: ignore[assignment]
+        return mock.patch.object(owner, name, autospec=True, side_effect=getattr(owner, name))
 
     def _timed(self, num: int, splits: bool) -> Iterator[None]:
         """Time a block of steps."""
@@ -244,6 +269,8 @@ class Profiling(Interrupts):
         yield torch.Tensor, "to", "copying"
         yield Ring, "send", "copying"
         yield algo, "train_on_batch", "forward"
+        if self._engine in CAPTURING:  # what is no function of the algorithm any more
+            yield Engine, "step", UPDATE
         yield torch.Tensor, "backward", "backward"
         yield torch.autograd, "grad", "backward"
         yield Algo, "optimize", "optimizer"

@@ -19,6 +19,7 @@ from offrl.algos.bc import BC, BCConfig
 from offrl.data.ring import Ring
 from offrl.data.sequence import SequenceDataset
 from offrl.data.steps import FileColumn
+from offrl.kernels import compiled
 from offrl.tools.profile import advice
 from offrl.training.profile import Part, Profile, Profiling
 from offrl.tree import merge
@@ -35,6 +36,36 @@ class Sleepy(BC):
     def update(self, batch):
         time.sleep(SLEEP_S)
         return super().update(batch)
+
+
+class Turning(BC):
+    """An update that goes another way from each of some steps on."""
+
+    turns = ()
+    num_asked = 0
+
+    def graph_key(self):
+        self.num_asked += 1
+        return *super().graph_key(), sum(turn <= self.num_asked for turn in self.turns)
+
+
+class TurningConfig(BCConfig):
+    ALGO_NAME = "turning"
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Lets parts of compiled steps sleep before they run uncompiled."""
+
+    def slow(module):
+        def forward(*args):
+            time.sleep(SLEEP_S)
+            return module(*args)
+
+        return forward
+
+    monkeypatch.setattr(compiled, "_Part", slow)
+    monkeypatch.setattr(compiled, "check_compiler", lambda: None)  # imports it
 
 
 @pytest.fixture
@@ -55,8 +86,8 @@ def profiled(tmp_path, demos, capsys):
     return run
 
 
-def acting(**online):
-    env = acting_in("toy_env:Toy-v0", 50) | {"env_meta_update_dict": toy_args(slow=SLEEP_S)}
+def acting(slow=SLEEP_S, **online):
+    env = acting_in("toy_env:Toy-v0", 50) | {"env_meta_update_dict": toy_args(slow=slow)}
     online = {"horizon": 5, "collect_steps": 3, "random_steps": 9, **online}
     train = {"num_steps": 1000, "data": None, "online": online}
     small = {"critic": {"layer_dims": [8]}, "actor": {"layer_dims": [8]}}
@@ -142,6 +173,29 @@ def test_a_training_that_acts_is_measured_by_rounds(profiled):
     assert re.search(r"- environment takes \d+% of a round: .*train.online.num_envs, now 1", out)
 
 
+def test_compiled_updates_have_a_row_of_their_own(profiled, parts):
+    compiles = {"train": {"engine": "compile"}}
+    for overrides in (compiles, merge(acting(slow=0), compiles)):
+        status, rows, out, _ = profiled(overrides)
+        assert status == 0 and rows["whole update"][1] > max(1e3 * SLEEP_S, rows["logging"][2])
+        assert not {"forward", "backward", "optimizer"} & rows.keys()
+        assert re.search(r"- whole update takes \d+% of a", out) and "logging takes" not in out
+
+
+@pytest.mark.parametrize("turns, last", [((8, 15), 16), (range(10), 9)])
+def test_steps_are_measured_when_none_is_compiled_any_more(small_config, parts, turns, last):
+    register_algo(TurningConfig)(Turning)
+    num_steps = []
+    for name in ("eager", "compile"):
+        overrides = {"train": {"engine": name}, "experiment": {"epoch_every_n_steps": 10**9}}
+        training = Trainer(small_config(overrides, "turning"))
+        training.algo.turns = turns
+        Profiling(training, 10)()
+        num_steps.append(training.step)
+    eager, own = num_steps
+    assert own == eager + last  # the first step of an epoch is never captured, and no ninth update
+
+
 def test_what_cannot_be_measured_is_refused(profiled, capsys):
     status, _, _, err = profiled(acting() | {"distributed": {"explorers": 1}})
     assert status == 1 and "distributed.explorers: others act" in err
@@ -195,5 +249,7 @@ def test_findings_on_a_gpu_name_what_helps(small_config):
     assert "computes in 20% of the time, and a step starts 300 kernels" in kernels
     assert "train.batch_size" in kernels and logging.startswith("logging takes 25%")
     busy = replace(profile, parts={"forward": Part(4.0, 4.0, 1.0)}, gpu_share=0.9)
+    whole = replace(profile, parts={"whole update": Part(4.0, 4.0, 1.0)})
+    assert "starts 300 kernels" in next(advice(whole, training))
     copies = replace(profile, parts={"other Python": Part(4.0, 4.0, 1.0)})  # and starts nothing
     assert not [*advice(busy, training), *advice(copies, training)]
