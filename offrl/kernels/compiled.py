@@ -1,5 +1,6 @@
 """Steps as functions that PyTorch's compiler (inductor) makes of their operators."""
 
+import logging
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ LIBRARY = torch.library.Library("offrl", "FRAGMENT")
 def check_compiler() -> None:
     """Raise ``ValueError`` if there is no C++ compiler, which inductor needs for a CPU, or no
     folder for what it compiles."""
+    # It warns that it finds no GPU, which is no news where a CPU was chosen.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler
 

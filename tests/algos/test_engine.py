@@ -370,6 +370,15 @@ def test_a_folder_that_cannot_be_written_to_is_named_at_the_start():
     assert "no-such-folder" in problem and "TORCHINDUCTOR_CACHE_DIR" in problem
 
 
+@pytest.mark.thorough  # imports the compiler
+def test_compiling_on_a_cpu_does_not_warn_of_a_gpu_that_is_missing():
+    check = "from offrl.kernels.compiled import check_compiler; check_compiler()"
+    script = f"{check}; import torch.utils.cpp_extension"
+    environ = os.environ | {"CUDA_HOME": "/usr", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True)
+    assert done.returncode == 0 and not done.stderr
+
+
 def test_a_graph_needs_a_gpu_and_whole_batches(small_config):
     with pytest.raises(ValueError, match=r"train.engine: graph is for one GPU.*train.cuda"):
         Trainer(small_config({"train": {"engine": "graph", "cuda": False}}))
