@@ -215,17 +215,19 @@ class Profiling(Interrupts):
     def _first(self) -> Iterator[None]:
         """Make the first steps, and as many again after one that captures or compiles an update.
         Later steps may do that, too, in trainings that capture more than can be kept."""
-        left, num_before = self._num_first, 0
-        with self._counted_captures() as captures:
+        left, num_captures = self._num_first, 0
+        with self._noted_captures() as capture:
             while left:
                 yield
                 left -= 1
-                if num_before < captures.call_count <= MOST_GRAPHS:
+                if capture.called and num_captures < MOST_GRAPHS:
+                    num_captures += 1
                     self._bar.total += self._num_first - left
-                    left, num_before = self._num_first, captures.call_count
+                    left = self._num_first
+                capture.reset_mock()
 
-    def _counted_captures(self) -> Any:
-        """Return a context in which calls that capture or compile an update are counted."""
+    def _noted_captures(self) -> Any:
+        """Return a context in which calls that capture or compile an update are noted."""
         owner, name = engine, "captured"
         if self._engine == "compile":
             from offrl.kernels.compiled import Compiler

@@ -39,14 +39,10 @@ class Sleepy(BC):
 
 
 class Turning(BC):
-    """An update that goes another way from each of some steps on."""
-
-    turns = ()
-    num_asked = 0
+    stage = 0
 
     def graph_key(self):
-        self.num_asked += 1
-        return *super().graph_key(), sum(turn <= self.num_asked for turn in self.turns)
+        return *super().graph_key(), self.stage
 
 
 class TurningConfig(BCConfig):
@@ -182,6 +178,14 @@ def test_compiled_updates_have_a_row_of_their_own(profiled, parts):
         assert re.search(r"- whole update takes \d+% of a", out) and "logging takes" not in out
 
 
+class Turns(Profiling):
+    """Lets updates go another way after each of the steps ``turns``."""
+
+    def check(self, number=None):
+        self.training.algo.stage = sum(turn <= self.training.step for turn in self.turns)
+        super().check(number)
+
+
 @pytest.mark.parametrize("turns, last", [((8, 15), 16), (range(10), 9)])
 def test_steps_are_measured_when_none_is_compiled_any_more(small_config, parts, turns, last):
     register_algo(TurningConfig)(Turning)
@@ -189,8 +193,9 @@ def test_steps_are_measured_when_none_is_compiled_any_more(small_config, parts, 
     for name in ("eager", "compile"):
         overrides = {"train": {"engine": name}, "experiment": {"epoch_every_n_steps": 10**9}}
         training = Trainer(small_config(overrides, "turning"))
-        training.algo.turns = turns
-        Profiling(training, 10)()
+        profiling = Turns(training, 10)
+        profiling.turns = turns
+        profiling()
         num_steps.append(training.step)
     eager, own = num_steps
     assert own == eager + last  # the first step of an epoch is never captured, and no ninth update
