@@ -125,11 +125,21 @@ def test_the_shipped_dataset_is_as_described():
 
 
 @pytest.mark.slow
-def test_the_doctor_shows_versions_devices_and_rendering(capsys):
+def test_the_doctor_shows_versions_devices_and_rendering(capsys, monkeypatch):
+    monkeypatch.setenv("CXX", f"{sys.executable} -O2")
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
     for word in ("torch:", "robosuite:", "cores:", "GPUs:", "egl:", "osmesa:"):
         assert word in shown
+    assert f"C++:        {sys.executable}\n" in shown
+
+
+def test_the_doctor_says_that_there_is_no_compiler(capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr("offrl.envs.rendering.probe", lambda backend: None)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "no no-such-compiler: train.engine=compile does not work on the CPU" in shown
 
 
 def run(*args):
