@@ -15,8 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from offrl.kernels.operators import OperatorMode
+from offrl.kernels.operators import NUMBERS_CHANGE, OperatorMode
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Operators on many tensors, most of which write into them: a graph is compiled up to these and from
 # them on. (In its midst, inductor may read what they wrote in the place of what was there before.)
@@ -60,15 +61,17 @@ class Compiler:
         with _Undo():
             return function()
 
-    def __call__(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
+    def __call__(
+        self, function: Callable[[], T], later: Callable[[], T]
+    ) -> tuple[Callable[[], None], T]:
         """Return a function that does what ``function`` does, and its result, whose tensors each
-        call fills. ``function`` is called twice, and what it wrote is undone; random numbers are
-        drawn. Raises ``RuntimeError`` if it cannot be compiled, or goes another way the second
-        time."""
+        call fills. What ``function`` writes is undone; random numbers are drawn. Raises
+        ``RuntimeError`` if it cannot be compiled, or ``later``, which stands for its later calls,
+        goes another way."""
         module, inputs, result = _traced(function)
-        again, others, _ = _traced(function)
+        again, others, _ = _traced(later)
         if module.code != again.code or not all(map(_is_same, inputs, others)):
-            raise RuntimeError("update goes by numbers that change and are no part of graph_key()")
+            raise RuntimeError(NUMBERS_CHANGE)
         result = tree_map_only(Tensor, lambda x: x.detach().clone(), result)
         compute, filled = self._compute(module, inputs), _tensors(result)
 
@@ -82,6 +85,7 @@ class Compiler:
         forms = [(x.shape, x.stride(), x.dtype, x.device) for x in inputs]
         key = module.code, *forms
         if key not in self._made:
+            log.info("train.engine: compiling a kind of step, which may take a minute or two")
             self._made[key] = _compiled(module, inputs)
         return self._made[key]
 

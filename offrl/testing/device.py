@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 import offrl
 from offrl.algos import Algo
-from offrl.kernels.operators import OperatorMode
+from offrl.kernels.operators import Operators
 from offrl.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -115,35 +115,12 @@ class _Methods(TorchFunctionMode):
         return result
 
 
-class Operators(OperatorMode):
-    """Sees each operator that PyTorch calls, before it runs."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.see(func, [*leaves_of((args, kwargs))])
-        return func(*args, **(kwargs or {}))
-
-    def see(self, func: Any, arguments: list[Any]) -> None:
-        """Look at an operator and its arguments, without the lists that these are in."""
-        raise NotImplementedError(type(self).__name__)
-
-
 class _Waiting(Operators):
     """Refuses operators whose results depend on numbers, and those that use other devices."""
 
     def see(self, func: Any, arguments: list[Any]) -> None:
         if reason := _why_it_waits(func, arguments):
             raise _WaitsError(reason)
-
-
-def leaves_of(arguments: Any) -> Iterator[Any]:
-    """Yield what is in nested lists, tuples and dicts."""
-    if isinstance(arguments, dict):
-        arguments = arguments.values()
-    elif not isinstance(arguments, (list, tuple)):
-        yield arguments
-        return
-    for each in arguments:
-        yield from leaves_of(each)
 
 
 def _why_it_waits(func: Any, arguments: list[Any]) -> str | None:

@@ -5,13 +5,12 @@ a word.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from torch import Generator, Tensor
-
 from offrl.algos import Algo
-from offrl.testing.device import Operators
+from offrl.kernels.operators import Call, calls_of
 from offrl.tree import leaves
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ EPOCHS = [1] * 7 + [2] * 4  # of updates
 # These change from update to update as they are to, and are told to a graph.
 CONSTANT = {"scheduler_type": "constant", "warmup_steps": 0}
 WITHOUT_AVERAGES = {"ema": {"enabled": False}}
-
-Call = tuple[str, tuple[Any, ...]]  # name of an operator, and its arguments
 
 
 def updates_with_one_key_make_the_same_calls(case: "AlgoCase") -> None:
@@ -50,10 +47,9 @@ def recorded_updates(
         shapes = tuple((name, getattr(x, "shape", None)) for name, x in leaves(ready).items())
         counts = algo.is_capturable() and epoch == algo.epoch
         key = (algo.graph_key(), shapes) if counts else None
-        with _Calls() as update:
-            algo.train_on_batch(ready, epoch)
+        _, calls = calls_of(partial(algo.train_on_batch, ready, epoch))
         if key in begun:
-            yield num, key, update.calls
+            yield num, key, calls
         elif key is not None:
             begun.add(key)
 
@@ -61,23 +57,6 @@ def recorded_updates(
 def differences(first: Iterable[Call], second: Iterable[Call]) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of calls that differ; ``None`` is in the place of one that is missing."""
     return (pair for pair in zip_longest(first, second) if pair[0] != pair[1])
-
-
-class _Calls(Operators):
-    """Notes operators, their numbers, and the shapes and kinds of their tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[Call] = []
-
-    def see(self, func: Any, arguments: list[Any]) -> None:
-        self.calls.append((func.name(), tuple(map(_sketch, arguments))))
-
-
-def _sketch(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.shape
-    return "generator" if isinstance(argument, Generator) else argument
 
 
 def _said(call: Call | None) -> str:

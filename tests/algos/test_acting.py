@@ -14,8 +14,9 @@ from offrl import RolloutPolicy
 from offrl.algos.shared import acting
 from offrl.algos.shared.acting import Draws, acts_by_graphs
 from offrl.algos.shared.engine import MOST_GRAPHS
+from offrl.kernels.operators import Operators
 from offrl.testing import OBS_SHAPES
-from offrl.testing.device import DEVICE, Operators, without_numbers
+from offrl.testing.device import DEVICE, without_numbers
 from offrl.tree import map_leaves, merge
 
 DDIM = {"ddpm": {"enabled": False}, "ddim": {"enabled": True, "num_inference_timesteps": 3}}

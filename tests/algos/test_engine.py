@@ -4,8 +4,6 @@ the same memory, as a graph does, so that all that is not in them has to reach t
 import copy
 import json
 import os
-import random
-import re
 import subprocess
 import sys
 from functools import partial
@@ -164,6 +162,7 @@ def test_updates_of_dqn_are_compiled_where_no_target_is_due(case_of, parts, capl
     algo, batches = case_of("dqn-default").make({"engine": "compile"})
     algo.set_train()
     made = Engine(algo)
+    algo.global_config.train.batch_size = len(next(batches)["actions"])
     for _ in range(4):
         made.step(algo.process_batch_for_training(next(batches)), epoch=1, is_raw=False)
     assert parts and "train.engine" not in caplog.text
@@ -210,143 +209,7 @@ def test_compiled_steps_go_on_with_the_same_bits(small_config, compiles, caplog)
         torch.testing.assert_close(x, near[key], rtol=1e-2, atol=1e-3)
     was_eager = all(torch.equal(x, near[key]) for key, x in weights.items())
     assert compiles or not was_eager
-    assert "train.engine" not in caplog.text
-
-
-def broken(case, update, kind="graph"):
-    algo, batches = case.make({"engine": kind})
-    algo.set_train()
-    own = algo.update
-    algo.update = lambda batch: update(algo, batch, own)
-    return algo, Engine(algo), batches
-
-
-def waits(algo, batch, own):
-    info = own(batch)
-    assert float(info["loss"]) > -1e9
-    return info
-
-
-def steps_twice(algo, batch, own):
-    own(batch)
-    return own(batch)
-
-
-@pytest.mark.parametrize(
-    ("update", "problem"),
-    [(waits, "not permitted when stream is capturing"), (steps_twice, "several optimizer steps")],
-)
-def test_what_cannot_be_captured_goes_on_eagerly(
-    case_of,  # noqa: F811
-    captures,
-    caplog,
-    update,
-    problem,
-):
-    case = case_of("bc-mlp-deterministic")
-    algo, made, batches = broken(case, update)
-    for _ in range(8):
-        made.step(next(batches), epoch=1)
-    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
-    assert problem in line and len(captures) == 1
-    other, _, batches = broken(case, update)
-    for _ in range(8):
-        other.train_on_batch(other.process_batch_for_training(next(batches)), epoch=1)
-    for key, x in other.nets.state_dict().items():
-        assert torch.equal(x, algo.nets.state_dict()[key])
-
-
-def test_what_cannot_be_compiled_goes_on_eagerly(case_of, parts, caplog):  # noqa: F811
-    case = case_of("bc-mlp-deterministic")
-    algo, made, batches = broken(case, waits, "compile")
-    other, _, own_batches = broken(case, waits, "compile")
-    for _ in range(4):
-        made.step(next(batches), epoch=1)
-        other.train_on_batch(other.process_batch_for_training(next(own_batches)), epoch=1)
-    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
-    assert "numbers in tensors" in line and not parts
-    for key, x in other.nets.state_dict().items():
-        assert torch.equal(x, algo.nets.state_dict()[key])
-
-
-def counts_in_python(algo, batch, own):
-    info = own(batch)
-    algo.kept["num"] += 1
-    return info | {"counted": info["loss"] * algo.kept["num"]}
-
-
-def keeps_a_tensor(algo, batch, own):
-    info = own(batch)
-    algo.smooth = 0.9 * algo.smooth + info["loss"].detach()
-    return info
-
-
-def keeps_a_list(algo, batch, own):
-    info = own(batch)
-    algo.seen.append(info["loss"].detach())
-    return info
-
-
-def replaces_weights(algo, batch, own):
-    info, weight = own(batch), next(algo.nets.parameters())
-    weight.data = 0.5 * weight.data
-    return info
-
-
-def reads_a_list(algo, batch, own):
-    info = own(batch)
-    return info | {"read": torch.tensor(info["loss"].tolist())}
-
-
-def draws_in_python(algo, batch, own):
-    info = own(batch)
-    return info | {"drawn": info["loss"] * random.random()}
-
-
-def draws_by_its_own_generator(algo, batch, own):
-    return own(batch) | {"drawn": torch.rand((), generator=torch.Generator().manual_seed(0))}
-
-
-def returns_nothing(algo, batch, own):
-    own(batch)
-
-
-@pytest.mark.parametrize(
-    ("kind", "update", "problem"),
-    [
-        ("graph", counts_in_python, "update changes num"),
-        ("graph", keeps_a_tensor, "update changes smooth"),
-        ("graph", keeps_a_list, "update changes seen"),
-        ("graph", replaces_weights, r"update changes policy\.\S*weight"),
-        ("compile", keeps_a_list, "update changes seen"),
-        ("compile", reads_a_list, r"Tensor\.tolist reads"),
-        ("compile", draws_in_python, r"no part of graph_key"),
-        ("compile", replaces_weights, r"update changes policy\.\S*weight"),
-        ("compile", returns_nothing, "update returns no tensors"),
-        ("compile", draws_by_its_own_generator, r"cannot be compiled: .*rand\.generator"),
-    ],
-)
-def test_what_updates_do_beside_operators_is_not_lost(
-    case_of,  # noqa: F811
-    captures,
-    parts,
-    caplog,
-    kind,
-    update,
-    problem,
-):
-    case, results = case_of("bc-mlp-deterministic"), []
-    for engine_kind in ("eager", kind):
-        algo, made, batches = broken(case, update, engine_kind)
-        algo.kept, algo.smooth, algo.seen = {"num": 0}, torch.zeros(()), []
-        random.seed(0)
-        for _ in range(6):
-            info = made.step(next(batches), epoch=1)
-        kept = algo.kept, algo.smooth, algo.seen
-        results.append([dict(info), dict(algo.nets.state_dict()), kept])
-    torch.testing.assert_close(*results, rtol=0, atol=0)
-    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
-    assert re.search(problem, line)
+    assert "eager" not in caplog.text
 
 
 @pytest.mark.thorough  # imports the compiler
@@ -380,11 +243,11 @@ def test_compiling_on_a_cpu_does_not_warn_of_a_gpu_that_is_missing():
 
 
 def test_a_graph_needs_a_gpu_and_whole_batches(small_config):
-    with pytest.raises(ValueError, match=r"train.engine: graph is for one GPU.*train.cuda"):
+    with pytest.raises(ValueError, match=r"train.engine: graph needs a GPU.*train.cuda"):
         Trainer(small_config({"train": {"engine": "graph", "cuda": False}}))
     config = small_config({"train": {"engine": "graph", "accumulate": 2}})
     for config.train.engine in ("graph", "compile"):
-        with pytest.raises(ValueError, match=r"train.accumulate makes a step of several parts"):
+        with pytest.raises(ValueError, match=r"train.accumulate makes a step of parts"):
             chosen_engine(config, torch.device("cuda"), resumes=False)
 
 

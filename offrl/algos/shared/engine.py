@@ -21,6 +21,9 @@ T = TypeVar("T")
 WARM_UP = 3  # eager steps before a capture, in which kernels are chosen and states are made
 MOST_GRAPHS = 8
 CAPTURING = ("graph", "compile")
+# By how many epochs and counts a later update is looked for that has the key of one at hand.
+NUMBERS = (720720, 5040, 60, 12, 2, 1)
+LATER = [*((num, num) for num in NUMBERS), *((0, num) for num in NUMBERS), (0, 0)]
 
 
 class _Counted(NamedTuple):
@@ -45,7 +48,8 @@ class Engine:
     shapes and the updates go the same way (``Algo.graph_key``). Numbers that Python counts in an
     update are counted beside it, and those that follow from them (learning rates, decays of
     averages) reach it in tensors. If a step cannot be captured, a message says so, and such steps
-    are made eagerly.
+    are made eagerly. So are those of algorithms that wait for the device, and those of processed
+    batches that have not ``train.batch_size`` samples: rounds of acting have as many as it comes.
     """
 
     def __init__(self, algo: Any):
@@ -53,6 +57,7 @@ class Engine:
         self._kind = algo.global_config.train.engine
         self._num_eager: Counter[Any] = Counter()  # steps, by the keys of graphs
         self._graphs: dict[Any, _Graph | None] = {}  # ``None``: cannot be captured
+        self._said: set[str] = set()
 
     def go_on(self, epoch: int | None) -> None:
         """Let the next step follow one of this epoch; ``None``: it is the first of its epoch."""
@@ -67,15 +72,19 @@ class Engine:
         """
         algo = self._algo
 
-        def make_step(of: Any) -> dict[str, Tensor]:
+        def make_step(of: Any, later: int = 0) -> dict[str, Tensor]:
             ready = algo.process_batch_for_training(of) if is_raw else of
-            return algo.train_on_batch(ready, epoch)
+            return algo.train_on_batch(ready, epoch + later)
 
         # The first step of an epoch settles networks that no longer learn.
-        captures = self._kind in CAPTURING and epoch == algo.epoch
-        if not captures or not algo.is_capturable():
+        if self._kind not in CAPTURING or epoch != algo.epoch:
             return make_step(batch)
         tensors = tensors_in(batch)
+        if why_not := self._why_eager(tensors, is_raw):
+            if why_not not in self._said:
+                log.info("train.engine: %s", why_not)
+            self._said.add(why_not)
+            return make_step(batch)
         num_loads = tuple(x.num_loads for x in _learners(algo))
         key = is_raw, form_of(tensors), algo.graph_key(), num_loads
         if key not in self._graphs:
@@ -88,14 +97,27 @@ class Engine:
         graph = self._graphs[key]
         return make_step(batch) if graph is None else self._replay(graph, tensors.values())
 
-    def _capture(self, batch: Any, make_step: Callable[[Any], Any]) -> _Graph | None:
+    def _why_eager(self, tensors: Mapping[str, Tensor], is_raw: bool) -> str | None:
+        if not self._algo.is_capturable():
+            return "updates that wait for numbers, or that Python draws, are eager"
+        size = self._algo.global_config.train.batch_size
+        sizes = {len(x) for x in tensors.values() if x.ndim}
+        if not is_raw and size not in sizes:
+            return "batches of fewer samples than train.batch_size are learned from eagerly"
+        return None
+
+    def _capture(self, batch: Any, make_step: Callable[..., Any]) -> _Graph | None:
         """Capture a step without making it. Returns ``None`` if it cannot be captured."""
         static = map_leaves(lambda x: x.clone(), batch)
 
-        def make() -> tuple[tuple[Any, Tensor | None], list[_Counted]]:
+        def make(later: int = 0) -> tuple[tuple[Any, Tensor | None], list[_Counted]]:
             return self._counted(
-                lambda: (make_step(static), getattr(self._algo, "td_errors", None))
+                lambda: (make_step(static, later), getattr(self._algo, "td_errors", None))
             )
+
+        def make_later() -> Any:
+            with self._later() as epochs:
+                return make(epochs)
 
         for learner in _learners(self._algo):
             learner.tell_counts()
@@ -104,19 +126,49 @@ class Engine:
                 if self._kind == "compile":
                     with preserved_rng():
                         self._compiler.undone(make)  # optimizers make states
-                        compiled, (result, counted) = self._compiler(make)
+                        compiled, (result, counted) = self._compiler(make, make_later)
                     replay: Callable[[], None] = partial(precisely, self._algo, compiled)
                 else:
-                    replay, (result, counted) = captured(self._algo.device, make)
+                    replay, (result, counted) = self._as_graph(make, make_later)
             for names in (x.stepped for x in counted):
                 if len({*names}) < len(names):
                     raise RuntimeError(f"{names[0]} makes several optimizer steps in an update")
         except RuntimeError as error:
-            said = "train.engine: steps are eager, as one cannot be captured: %s"
-            log.warning(said, in_a_line(error))
+            said = "train.engine: steps are eager, as one cannot be %s: %s%s"
+            done = "compiled" if self._kind == "compile" else "captured"
+            hint = "; offrl.testing.check_algo tells more" if _is_of_user(self._algo) else ""
+            log.warning(said, done, in_a_line(error), hint)
             return None
         info, errors = result
         return _Graph(replay, [*tensors_in(static).values()], info, errors, counted)
+
+    def _as_graph(self, make: Callable[[], T], later: Callable[[], T]) -> tuple[Any, T]:
+        """Capture a step, as ``captured`` does. A later one must make the same calls."""
+        from offrl.kernels.operators import NUMBERS_CHANGE, calls_of
+
+        replay, (result, calls) = captured(self._algo.device, lambda: calls_of(make))
+        _, (_, calls_later) = captured(self._algo.device, lambda: calls_of(later))
+        if calls != calls_later:
+            raise RuntimeError(NUMBERS_CHANGE)
+        return replay, result
+
+    @contextmanager
+    def _later(self) -> Iterator[int]:
+        """Let counts in a ``with`` block be those of a later update with the same key. Yields by
+        how many epochs it is later."""
+        learners, key = [*_learners(self._algo)], self._algo.graph_key()
+        before = [{name: getattr(x, name) for name in (*x.COUNTERS, "epoch")} for x in learners]
+        try:
+            for epochs, updates in LATER:
+                for learner, counts in zip(learners, before, strict=True):
+                    for name, num in counts.items():
+                        setattr(learner, name, num + (epochs if name == "epoch" else updates))
+                if self._algo.is_capturable() and self._algo.graph_key() == key:
+                    break
+            yield epochs
+        finally:
+            for learner, counts in zip(learners, before, strict=True):
+                vars(learner).update(counts)
 
     @cached_property
     def _compiler(self) -> Any:
@@ -167,18 +219,14 @@ def chosen_engine(config: Config, device: "torch.device", resumes: bool) -> Any:
     if train.engine == "auto":
         return "auto" if resumes else "eager"
     problems = {
-        "there is none here that the training could use (train.cuda)": device.type != "cuda"
-        and train.engine == "graph",
-        "torchrun's processes exchange gradients in a step": parallel.num_ranks() > 1,
-        "train.accumulate makes a step of several parts": train.accumulate > 1,
+        "needs a GPU, and the training finds or uses none (train.cuda)": train.engine == "graph"
+        and device.type != "cuda",
+        "is for one process, but those of torchrun exchange gradients": parallel.num_ranks() > 1,
+        "is for whole batches, but train.accumulate makes a step of parts": train.accumulate > 1,
     }
     for problem, is_met in problems.items():
         if train.engine in CAPTURING and is_met:
-            one = "GPU" if train.engine == "graph" else "process"
-            raise ValueError(
-                f"train.engine: {train.engine} is for one {one} and whole batches, but {problem}; "
-                'set it to "eager"'
-            )
+            raise ValueError(f'train.engine: {train.engine} {problem}; set train.engine to "eager"')
     if train.engine == "compile" and device.type == "cpu":
         from offrl.kernels.compiled import check_compiler
 
@@ -195,6 +243,7 @@ def _unchanged(learners: Sequence[Any]) -> Iterator[None]:
     lists = [(name, x, [*x]) for name, x in owned if type(x) is list]
     places: list[dict[str, Any]] = [vars(learner) for learner in learners]
     places += [x for _, x in owned if type(x) is dict]
+    places += [vars(x) for _, x in owned if _is_of_user(x)]
     dicts = [(x, {**x}) for x in places]
     states = [(x.nets, x.nets.state_dict()) for x in learners]
     changed = []
@@ -214,6 +263,13 @@ def _unchanged(learners: Sequence[Any]) -> Iterator[None]:
                     x.copy_(tensors[name])
     for name in {*changed} - {"td_errors"}:
         raise RuntimeError(f"update changes {name} otherwise than by operators on its memory")
+
+
+def _is_of_user(value: Any) -> bool:
+    return hasattr(value, "__dict__") and type(value).__module__.split(".")[0] not in (
+        "torch",
+        "offrl",
+    )
 
 
 def _is_another(value: Any, before: Any) -> bool:
@@ -243,8 +299,9 @@ def copy_into(places: list[Tensor], tensors: Iterable[Tensor]) -> None:
 
 
 def in_a_line(error: Exception) -> str:
-    """Return the beginning of an error's text, for the log."""
-    return " ".join(str(error).split())[:200]
+    """Return the beginning and the end of an error's text, for the log."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:100]} ... {text[-200:]}"
 
 
 def beside(device: "torch.device", function: Callable[[], T]) -> T:
