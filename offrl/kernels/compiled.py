@@ -214,7 +214,7 @@ class _Trace(OperatorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _asks_for_numbers(func, args):
-            raise RuntimeError(f"{func} goes by numbers in tensors")
+            raise RuntimeError(f"update goes by numbers in tensors, as .item() and if do ({func})")
         arguments = tree_map_only(Tensor, self._node, (args, kwargs or {}))
         result = func(*args, **kwargs or {})
         node = self._graph.call_function(_form_of(func), *arguments)
