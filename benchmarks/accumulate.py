@@ -19,7 +19,6 @@ from pathlib import Path
 from measure import alternate, machine, markdown, spread
 
 from offrl import config_factory
-from offrl.kernels.allocator import FreedMemory
 from offrl.training import Trainer
 
 LIFT = Path(__file__).parents[1] / "datasets/lift/low_dim.hdf5"
@@ -38,12 +37,11 @@ def growth(accumulate: int, batch_size: int) -> float:
         "experiment": {"rollout": {"enabled": False}, "epoch_every_n_steps": 3},
         "train": train | {"batch_size": batch_size, "accumulate": accumulate},
     }
-    trainer, kept = Trainer(config_factory("diffusion_policy", overrides)), FreedMemory()
+    trainer = Trainer(config_factory("diffusion_policy", overrides))
     trainer.algo.set_train()
     before = peak()
     for _, batch in zip(range(3), trainer.loader, strict=False):
         trainer.engine.step(batch, epoch=1)
-    kept.limit()
     return peak() - before
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+from functools import cache
 
 from offrl.memory import resident_bytes
 
@@ -18,14 +19,11 @@ class FreedMemory:
     changed."""
 
     def __init__(self) -> None:
-        self._libc: ctypes.CDLL | None = None
+        self._libc = _glibc()
         self._most: int | None = None
-        if platform.libc_ver()[0] == "glibc":
-            self._libc = ctypes.CDLL(None)
+        if self._libc is not None:
             self._libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
             self._libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
-            # The parts of a batch (train.accumulate) have threads, which would keep memory each.
-            self._libc.mallopt(M_ARENA_MAX, 1)
 
     def limit(self) -> None:
         """Return all memory once the process has grown by ``MOST_KEPT``. Call it at regular steps,
@@ -38,3 +36,14 @@ class FreedMemory:
         elif used > self._most:
             self._libc.malloc_trim(0)
             self._most = None
+
+
+def share_freed_memory() -> None:
+    """Let threads that begin later use what others have freed, in place of keeping memory each."""
+    if (libc := _glibc()) is not None:
+        libc.mallopt(M_ARENA_MAX, 1)
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

@@ -7,6 +7,7 @@ from statistics import mode
 from typing import Any, TypeVar
 
 from offrl.algos.shared.batch import CheckedBatch
+from offrl.kernels.allocator import share_freed_memory
 from offrl.lazy import Tensor, torch
 from offrl.tree import leaves, map_leaves
 
@@ -130,6 +131,7 @@ class MicroBatches(OneBatch):
 
     def __call__(self) -> dict[str, Any]:
         """Compute the update. Returns the means of what the updates of the parts return."""
+        share_freed_memory()
         threads = [
             threading.Thread(target=self._work, args=(index, torch.is_grad_enabled()), daemon=True)
             for index in range(self._num)
