@@ -12,6 +12,7 @@ import pytest
 from conftest import SMALL, write_demos
 
 from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
+from offrl.config.build import check_longer
 from offrl.config.files import find_config, parse_override, read_config_file
 from offrl.edits.selection import Condition
 from offrl.envs import make_env
@@ -110,6 +111,12 @@ TABLE = [
         lambda place: place.trainer(batch_size=5, accumulate=4),
         "train.accumulate: 4 batches of 5 are more than the 18 windows of {folder}/demos.hdf5 (3 "
         "demos); lower it",
+    ),
+    (
+        lambda place: check_longer(place.config(), place.config(train={"seed": 2}), {}),
+        "--set train.seed: 2, but the run was trained with 1, and what it has learned depends on "
+        "that; it can be made longer (train.num_epochs); for another training start a new run "
+        "from its weights (experiment.ckpt_path)",
     ),
     (
         lambda place: list(Trainer(place.config(train={"batch_size": 1}, observation=TWO_MODES))()),

@@ -270,8 +270,8 @@ def check_longer(config: Section, new: Section, overrides: Mapping[str, Any]) ->
     for key, (was, now) in changed.items():
         if not (now and now > was if key == length else key.startswith(MAY_CHANGE)):
             raise ValueError(
-                f"--set {key}: {shown(now)}, but the run has {shown(was)}, on which depends what "
-                f"it has learned; it can be made longer ({length}); {OTHERWISE}"
+                f"--set {key}: {shown(now)}, but the run was trained with {shown(was)}, and what "
+                f"it has learned depends on that; it can be made longer ({length}); {OTHERWISE}"
             )
     if not isinstance(config, Config) or "train.num_steps" not in changed:
         return
