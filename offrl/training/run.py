@@ -34,7 +34,7 @@ from offrl.outputs import (
 )
 from offrl.registry import shown
 from offrl.reports.records import read_records
-from offrl.reports.run import kept_checkpoints, length_of
+from offrl.reports.run import kept_checkpoints, length_of, newest_run
 from offrl.tree import differences
 
 log = logging.getLogger(__name__)
@@ -112,9 +112,9 @@ class RunFolder:
         path = Path(path).expanduser().absolute()
         configs = sorted(path.glob("config-*.json"))
         if not configs:
-            raise FileNotFoundError(
-                f"{path}: not a run folder (no config-*.json); give OUTPUT/NAME/TIMESTAMP"
-            )
+            newest = newest_run(path)
+            give = f"the newest run in it is {newest}" if newest else "give OUTPUT/NAME/TIMESTAMP"
+            raise FileNotFoundError(f"{path}: not a run folder (no config-*.json); {give}")
         run = cls(path)
         run.config_file = configs[0]
         run._lock()

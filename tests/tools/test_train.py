@@ -315,6 +315,11 @@ def test_a_run_killed_at_any_time_resumes_to_the_same_weights(config_file, tmp_p
 def test_resuming_what_is_no_run_says_so(tmp_path, capsys):
     assert main(["train", "--resume", str(tmp_path)]) == 1
     assert "not a run folder" in capsys.readouterr().err
+    for name in ("20250101000000", "20260101000000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config-v0.json").touch()
+    assert main(["train", "--resume", str(tmp_path)]) == 1
+    assert f"the newest run in it is {tmp_path}/20260101000000" in capsys.readouterr().err
 
 
 @pytest.mark.slow
