@@ -29,6 +29,8 @@ CONFIG = {
 }
 NEEDED = ("experiment.epoch_every_n_steps", "experiment.rollout.enabled", "train.num_epochs")
 CRITERIA = ("rollout_success_rate", "rollout_return", "validation")  # the first that was measured
+# How updates are made, with values that need no word.
+USUAL = {"engine": ("auto", "eager"), "precision": ("fp32",), "accumulate": (1,)}
 OWN_PARTS = "a run of a user's own parts; its figures are in metrics.jsonl"
 
 log = logging.getLogger(__name__)
@@ -195,6 +197,7 @@ def run_facts(path: Path) -> dict[str, Any]:
     if run.is_of_own_parts:
         raise ValueError(f"{path}: {OWN_PARTS}")
     run.check_config("algo_name", "train.seed")
+    updates = {key: config["train"].get(key, USUAL[key][0]) for key in USUAL}
     rollouts, tests = run.of_type("rollout"), run.of_type("test")
     best = max(
         run.evaluations,
@@ -211,6 +214,7 @@ def run_facts(path: Path) -> dict[str, Any]:
         "algorithm": config["algo_name"],
         "data": [entry["path"] for entry in config["train"].get("data") or []],
         "seed": config["train"]["seed"],
+        "updates": {k: v for k, v in updates.items() if v not in USUAL[k]},
         "status": "finished" if run.is_finished else "not finished",
         "epochs": {"done": done, "of": config["train"]["num_epochs"]},
         "steps": run.steps,

@@ -214,6 +214,17 @@ def test_a_run_and_its_checkpoint_are_described(small_config, capsys):
     assert main(["info", str(run / "nothing.pth")]) == 1
 
 
+def test_how_updates_were_made_is_shown_where_it_is_not_as_usual(small_config, capsys):
+    trainer = Trainer(small_config({"train": {"engine": "eager"}}))
+    trainer.run.unlock()
+    assert facts_of(trainer.run.path, capsys)[1]["updates"] == {}
+    content = json.loads(trainer.run.config_file.read_text())
+    content["train"] |= {"engine": "compile", "accumulate": 2}
+    trainer.run.config_file.write_text(json.dumps(content))
+    assert main(["info", str(trainer.run.path)]) == 0
+    assert "updates:            engine compile, accumulate 2\n" in capsys.readouterr().out
+
+
 def test_the_best_and_the_last_success_of_a_run_have_intervals(small_config, capsys):
     trainer = Trainer(small_config())
     train_completely(trainer)
