@@ -16,7 +16,6 @@ import torch
 from tqdm import tqdm
 
 from offrl.algos import Algo
-from offrl.algos.shared import engine
 from offrl.algos.shared.engine import CAPTURING, MOST_GRAPHS, Engine
 from offrl.data.ring import Ring
 from offrl.kernels.operators import OperatorMode
@@ -150,7 +149,6 @@ class Profiling(Interrupts):
         super().__init__()
         self.training = training
         self.acts = bool(training.config.train.num_steps)
-        self._engine = training.config.train.engine
         self.uses_gpu = training.device.type != "cpu"
         self._clock = Clock()
         self._split, self._unsplit = list[list[Times]](), list[list[Times]]()  # blocks of steps
@@ -216,7 +214,8 @@ class Profiling(Interrupts):
         """Make the first steps, and as many again after one that captures or compiles an update.
         Later steps may do that, too, in trainings that capture more than can be kept."""
         left, num_captures = self._num_first, 0
-        with self._noted_captures() as capture:
+        noted = mock.patch.object(Engine, "capture", autospec=True, side_effect=Engine.capture)
+        with noted as capture:
             while left:
                 yield
                 left -= 1
@@ -225,15 +224,6 @@ class Profiling(Interrupts):
                     self._bar.total += self._num_first - left
                     left = self._num_first
                 capture.reset_mock()
-
-    def _noted_captures(self) -> Any:
-        """Return a context in which calls that capture or compile an update are noted."""
-        owner, name = engine, "captured"
-        if self._engine == "compile":
-            from offrl.kernels.compiled import Compiler
-
-            owner, name = Compiler, "__call__"  # type: ignore[assignment]
-        return mock.patch.object(owner, name, autospec=True, side_effect=getattr(owner, name))
 
     def _timed(self, num: int, splits: bool) -> Iterator[None]:
         """Time a block of steps."""
@@ -266,12 +256,12 @@ class Profiling(Interrupts):
 
     def _functions(self) -> Iterator[tuple[Any, str, str]]:
         """Yield owners of functions, the names of these, and the parts that they are."""
-        algo = self.training.algo
+        algo, train = self.training.algo, self.training.config.train
         yield algo, "process_batch_for_training", "preparing"
         yield torch.Tensor, "to", "copying"
         yield Ring, "send", "copying"
         yield algo, "train_on_batch", "forward"
-        if self._engine in CAPTURING:  # what is no function of the algorithm any more
+        if train.engine in CAPTURING:  # what is no function of the algorithm any more
             yield Engine, "step", UPDATE
         yield torch.Tensor, "backward", "backward"
         yield torch.autograd, "grad", "backward"

@@ -62,7 +62,7 @@ def test_what_cannot_be_captured_goes_on_eagerly(
     algo, made, batches = broken(case, update)
     for _ in range(8):
         made.step(next(batches), epoch=1)
-    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
+    (line,) = [x.message for x in caplog.records if "steps are eager" in x.message]
     assert problem in line and len(captures) <= 2  # once, and once later
     other, _, batches = broken(case, update)
     for _ in range(8):
@@ -78,7 +78,7 @@ def test_what_cannot_be_compiled_goes_on_eagerly(case_of, parts, caplog):  # noq
     for _ in range(4):
         made.step(next(batches), epoch=1)
         other.train_on_batch(other.process_batch_for_training(next(own_batches)), epoch=1)
-    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
+    (line,) = [x.message for x in caplog.records if "steps are eager" in x.message]
     assert "numbers in tensors" in line and not parts
     for key, x in other.nets.state_dict().items():
         assert torch.equal(x, algo.nets.state_dict()[key])
@@ -186,5 +186,5 @@ def test_what_updates_do_beside_operators_is_not_lost(
         kept = algo.kept, algo.smooth, algo.seen, algo.num, algo.object.num
         results.append([dict(info), dict(algo.nets.state_dict()), kept])
     torch.testing.assert_close(*results, rtol=0, atol=0)
-    (line,) = [x.message for x in caplog.records if "train.engine" in x.message]
+    (line,) = [x.message for x in caplog.records if "steps are eager" in x.message]
     assert re.search(problem, line)

@@ -93,7 +93,7 @@ class Engine:
                 return beside(algo.device, lambda: make_step(batch))
             if len(self._graphs) == MOST_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            self._graphs[key] = self._capture(batch, make_step)
+            self._graphs[key] = self.capture(batch, make_step)
         graph = self._graphs[key]
         return make_step(batch) if graph is None else self._replay(graph, tensors.values())
 
@@ -106,7 +106,7 @@ class Engine:
             return "batches of fewer samples than train.batch_size are learned from eagerly"
         return None
 
-    def _capture(self, batch: Any, make_step: Callable[..., Any]) -> _Graph | None:
+    def capture(self, batch: Any, make_step: Callable[..., Any]) -> _Graph | None:
         """Capture a step without making it. Returns ``None`` if it cannot be captured."""
         static = map_leaves(lambda x: x.clone(), batch)
 
