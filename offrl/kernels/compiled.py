@@ -46,7 +46,7 @@ def check_compiler() -> None:
     except Exception as error:
         raise ValueError(
             f"train.engine: compile needs a C++ compiler, and PyTorch finds none ({error}); "
-            'install g++ or clang (CXX names another), or set it to "eager"'
+            'install g++, or name another by CXX (CXX=clang++), or set it to "eager"'
         ) from None
 
 
