@@ -70,7 +70,8 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     if not config.experiment.validate:
         return TrainingData(loader, None, instructions, langs)
     held_out = make_held_out_dataset(config, instructions, dataset)
-    size = min(train.batch_size, max(num, len(held_out) // num * num))
+    parts = num * train.accumulate
+    size = min(size, max(parts, len(held_out) // parts * parts))
     valid_loader = BatchLoader(place(held_out, device), size, *options).to(device)
     return TrainingData(loader, valid_loader, instructions, langs)
 

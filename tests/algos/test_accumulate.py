@@ -156,6 +156,23 @@ def test_a_training_draws_so_many_batches_for_each_step(small_config):
         torch.testing.assert_close(own[key], weight, rtol=1e-4, atol=1e-5)
 
 
+def test_a_validation_has_the_samples_of_one_with_large_batches(small_config, monkeypatch):
+    losses, sizes = [], []
+
+    def update(algo, batch, own=updates.updated):
+        sizes.append(len(batch["actions"]))
+        return own(algo, batch)
+
+    monkeypatch.setattr(updates, "updated", update)
+    for size, num in ((6, 1), (2, 3), (18, 1), (6, 3)):  # 12 windows are held out
+        train = {"batch_size": size, "accumulate": num, "hdf5_validation_filter_key": "train"}
+        experiment = {"validate": True, "validation_epoch_every_n_steps": 2}
+        trainer = Trainer(small_config({"train": train, "experiment": experiment}))
+        losses.append(trainer._validate(trainer.valid_loader)["Loss"])
+    assert losses[1::2] == pytest.approx(losses[::2], rel=1e-4)
+    assert sizes == [6] * 2 + [2] * 6 + [12] * 2 + [4] * 6
+
+
 @pytest.mark.parametrize("changed", [{"accumulate": 2}, {"precision": "bf16"}])
 def test_a_resumed_training_has_the_same_bits(case_of, changed):  # noqa: F811
     resumed_equals_uninterrupted(case_of("iql-gaussian"), IN_MEMORY | changed)

@@ -21,7 +21,7 @@ def train_on(algo: Any, batch: Mapping[str, Any]) -> Any:
     its ``update`` returns."""
     num_parts = algo.global_config.train.accumulate
     try:
-        if num_parts == 1 or algo.validates or not algo.optim_params:
+        if num_parts == 1 or not algo.optim_params:
             return updated(algo, batch)
         algo.microbatches = MicroBatches(algo, batch, num_parts)
         try:
@@ -115,7 +115,8 @@ class MicroBatches(OneBatch):
 
     def __init__(self, algo: Any, batch: Mapping[str, Any], num_parts: int):
         self._algo, self._num = algo, num_parts
-        algo.optimizers  # noqa: B018  # made here, and not by each part
+        if not algo.validates:
+            algo.optimizers  # noqa: B018  # made here, and not by each part
         self.share = 1 / num_parts
         self._parts = _split(batch, num_parts)
         self._turns = [threading.Semaphore(0) for _ in self._parts]
