@@ -89,7 +89,8 @@ class RolloutConfig(Section):
     in_background: bool = False
     """Evaluate a copy of the policy in processes beside the training, which goes on meanwhile. It
     waits if the next evaluation is due before the last one has ended, and for the one of the last
-    epoch. Results, weights and checkpoints are the same. Not for backend=ray or torchrun."""
+    epoch. Results, weights and the best checkpoint are the same. Not for backend=ray or
+    torchrun."""
     latency_ms: float = Field(0.0, ge=0)
     """Milliseconds that a chunk of actions takes to be inferred, as far as the simulator is
     concerned, rounded up to its steps. It costs no time."""

@@ -193,15 +193,24 @@ class TaggedFiles:
 
     def __call__(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
-            if record["type"] == "rollout":  # in the background: of an earlier epoch
+            # The checkpointer has put the scores of an evaluation in the background into these.
+            if record["type"] == "rollout" and record["epoch"] < self.trainer.epoch:
                 self._take_kept(record["epoch"], record["step"])
+                for newest in kept_checkpoints(self.trainer.run.path)[:1]:
+                    self._renew(newest, read_checkpoint(newest)["variable_state"]["step"])
             if record["type"] == "epoch":
                 self._take()
             yield record
 
     def _take_kept(self, epoch: int, step: int) -> None:
         for kept in self.trainer.run.models.glob(f"model_epoch_{epoch}-*.pth"):
-            put_beside(kept, self.names.checkpoint(step))
+            self._renew(kept, step)
+
+    def _renew(self, kept: Path, step: int) -> None:
+        copy = self.names.checkpoint(step)
+        if copy.exists() and not copy.samefile(kept):
+            copy.unlink()
+        put_beside(kept, copy)
 
     def _take(self) -> None:
         path = self.names.checkpoint(self.trainer.step)

@@ -18,6 +18,7 @@ from offrl.processes import Interrupted
 from offrl.registry import ENVS
 from offrl.reports.records import read_records
 from offrl.training import Evaluator, Interrupts, RunFolder, Trainer, train
+from offrl.training.checkpointer import TaggedNames
 from offrl.tree import merge
 
 pytestmark = pytest.mark.slow
@@ -113,6 +114,18 @@ def test_a_stop_acts_at_once_and_is_gone_on_from_to_the_same_results(content):
         rollout = records.index(("rollout", epoch, 5 * epoch))
         assert records.index(("train", epoch + 1, 5 * epoch + 5)) < rollout
         assert records[rollout - 3 : rollout] == [("episode", epoch, 5 * epoch)] * 3
+
+
+@pytest.mark.thorough
+def test_copies_elsewhere_hold_the_scores_as_well(content, tmp_path):
+    names = TaggedNames(tmp_path / "models")
+    elsewhere = {"train": {"model_dest": str(names.folder), "num_epochs": 5}}
+    run = train(named(merge(merge(content, BESIDE), elsewhere), "elsewhere")).run
+    assert {*run.models.iterdir()} == {run.checkpoint(2), run.checkpoint(3)}
+    for epoch in (2, 3):
+        copy = read_checkpoint(names.checkpoint(5 * epoch))["variable_state"]
+        assert copy == read_checkpoint(run.checkpoint(epoch))["variable_state"]
+        assert copy["best_checkpoints"]["rollout_success_rate"] == run.checkpoint(2).name
 
 
 def test_its_process_may_be_lost(content):
