@@ -136,7 +136,13 @@ class Evaluator:
 
     def _begin(self) -> None:
         """Begin to evaluate the copy that the training has kept."""
+        copy = self.trainer.evaluating
+        assert copy is not None
         if self._background is None:  # evaluations were switched off meanwhile
+            log.warning(
+                "experiment.rollout.enabled: false, so that the evaluation of epoch "
+                f"{copy['epoch']}, which was under way, is left out"
+            )
             self.trainer.drop_copy()
         else:
             requests = self._requests(evaluation.SELECTION_SEEDS)

@@ -116,6 +116,16 @@ def test_a_stop_acts_at_once_and_is_gone_on_from_to_the_same_results(content):
         assert records[rollout - 3 : rollout] == [("episode", epoch, 5 * epoch)] * 3
 
 
+def test_it_is_said_that_one_that_was_under_way_is_left_out(content, caplog):
+    trainer = Trainer(named(content, "left"))
+    trainer.config.experiment.rollout.enabled = False
+    assert trainer.run  # which appears
+    trainer.evaluating = {"epoch": 2, "step": 10}
+    list(Evaluator(trainer)([]))
+    assert "the evaluation of epoch 2, which was under way, is left out" in caplog.text
+    assert trainer.evaluating is None
+
+
 @pytest.mark.thorough
 def test_copies_elsewhere_hold_the_scores_as_well(content, tmp_path):
     names = TaggedNames(tmp_path / "models")
