@@ -162,8 +162,14 @@ def frozen_weights_stay(case: AlgoCase) -> None:
     parameters = [list(net.parameters()) for net in nets]
     frozen = [some[0].requires_grad_(False) for some in parameters if len(some) > 1]
     before = [weight.clone() for weight in frozen]
-    for _ in range(2):
-        algo.train_on_batch(batch, epoch=1)
+    try:
+        for _ in range(2):
+            algo.train_on_batch(batch, epoch=1)
+    except RuntimeError as error:
+        raise AssertionError(
+            f"update fails where weights are frozen (requires_grad_(False)): {error}; leave the "
+            "gradients of weights to self.optimize"
+        ) from error
     assert all(torch.equal(a, b) for a, b in zip(before, frozen, strict=True))
 
 
@@ -206,7 +212,10 @@ def averages_are_for_acting_and_weights_for_training(case: AlgoCase) -> None:
     state, trained = copy.deepcopy(algo.serialize()), _weights(algo)
     algo.set_eval()
     shown = _weights(algo)
-    assert not _same(shown, trained), "set_eval() shows no averages"
+    assert not _same(shown, trained), (
+        "set_eval() shows no averages (train.ema), which follow the steps of self.optimize; make "
+        "every step by it"
+    )
     assert _same(_tensors(algo.serialize()), _tensors(state)), "serialize() depends on the mode"
     other, _ = case.make(averaging)
     other.deserialize(state)

@@ -5,8 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offrl.algos import BC
 from offrl.algos.shared.optim import Optimizers, make_optimizer
 from offrl.config import OptimConfig, config_factory
+from offrl.testing import (
+    AlgoCase,
+    averages_are_for_acting_and_weights_for_training,
+    frozen_weights_stay,
+)
 
 
 def rates(learning_rate, steps, num_epochs=10, epoch_every_n_steps=100):
@@ -87,3 +93,26 @@ def test_epsilon_is_the_configs_or_the_optimizers_own(kind):
         weight.grad = torch.ones(1)
         optimizer.step()
         assert weight < 0
+
+
+def steps_by_hand(algo, name, loss, **_):
+    algo.optimizers[name].zero_grad()
+    loss.backward()
+    algo.optimizers[name].step()
+
+
+def asks_for_gradients(algo, name, loss, **_):
+    torch.autograd.grad(loss, [*algo.nets[name].parameters()])
+
+
+@pytest.mark.parametrize(
+    ("check", "optimize"),
+    [
+        (averages_are_for_acting_and_weights_for_training, steps_by_hand),
+        (frozen_weights_stay, asks_for_gradients),
+    ],
+)
+def test_a_check_of_steps_by_hand_names_optimize(tmp_path, monkeypatch, check, optimize):
+    monkeypatch.setattr(BC, "optimize", optimize)
+    with pytest.raises(AssertionError, match=r"self\.optimize"):
+        check(AlgoCase("bc", {"algo": {"actor_layer_dims": [16]}}, tmp_path))
