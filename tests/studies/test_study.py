@@ -280,16 +280,16 @@ def test_only_one_study_at_a_time_works_in_a_folder(study, capsys):
 @pytest.mark.thorough
 def test_an_algorithm_may_lie_beside_the_study(study, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "beside.py").write_text(
         "from offrl.algos.bc import BC, BCConfig\n"
         "from offrl.algos import register_algo\n"
-        "class MineConfig(BCConfig):\n"
-        "    ALGO_NAME = 'mine'\n"
-        "@register_algo(MineConfig)\n"
-        "class Mine(BC):\n"
+        "class BesideConfig(BCConfig):\n"
+        "    ALGO_NAME = 'beside'\n"
+        "@register_algo(BesideConfig)\n"
+        "class Beside(BC):\n"
         "    pass\n"
     )
-    content = json.loads(Path("small.json").read_text()) | {"algo_name": "mine.mine"}
+    content = json.loads(Path("small.json").read_text()) | {"algo_name": "beside.beside"}
     Path("own.json").write_text(json.dumps(content))
     (tmp_path / "statistics.py").write_text("raise ImportError('not the standard library')")
     path = study(configs=["own.json"], datasets=[str(tmp_path / "demos.hdf5")])
