@@ -101,10 +101,9 @@ class Engine:
         if not self._algo.is_capturable():
             return "updates that wait for numbers, or that Python draws, are eager"
         size = self._algo.global_config.train.batch_size
-        sizes = {len(x) for x in tensors.values() if x.ndim}
-        if not is_raw and size not in sizes:
-            return "batches of fewer samples than train.batch_size are learned from eagerly"
-        return None
+        if is_raw or any(x.ndim and len(x) == size for x in tensors.values()):
+            return None
+        return "batches of fewer samples than train.batch_size are learned from eagerly"
 
     def capture(self, batch: Any, make_step: Callable[..., Any]) -> _Graph | None:
         """Capture a step without making it. Returns ``None`` if it cannot be captured."""
