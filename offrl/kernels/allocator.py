@@ -38,6 +38,7 @@ class FreedMemory:
             self._most = None
 
 
+@cache
 def share_freed_memory() -> None:
     """Let threads that begin later use what others have freed, in place of keeping memory each."""
     if (libc := _glibc()) is not None:

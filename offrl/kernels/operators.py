@@ -1,12 +1,13 @@
 """Sees the operators that a program calls. PyTorch's base for it has no public name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode as OperatorMode
+from torch.utils._pytree import tree_leaves
 
-__all__ = ["NUMBERS_CHANGE", "Call", "OperatorMode", "Operators", "calls_of", "leaves_of"]
+__all__ = ["NUMBERS_CHANGE", "Call", "OperatorMode", "Operators", "calls_of"]
 
 NUMBERS_CHANGE = "update goes by numbers that change and are no part of graph_key()"
 T = TypeVar("T")
@@ -17,7 +18,7 @@ class Operators(OperatorMode):
     """Sees each operator that PyTorch calls, before it runs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.see(func, [*leaves_of((args, kwargs))])
+        self.see(func, tree_leaves((args, kwargs)))
         return func(*args, **(kwargs or {}))
 
     def see(self, func: Any, arguments: list[Any]) -> None:
@@ -42,17 +43,6 @@ def calls_of(function: Callable[[], T]) -> tuple[T, list[Call]]:
     with _Calls() as seen:
         result = function()
     return result, seen.calls
-
-
-def leaves_of(arguments: Any) -> Iterator[Any]:
-    """Yield what is in nested lists, tuples and dicts."""
-    if isinstance(arguments, dict):
-        arguments = arguments.values()
-    elif not isinstance(arguments, (list, tuple)):
-        yield arguments
-        return
-    for each in arguments:
-        yield from leaves_of(each)
 
 
 def _sketch(argument: Any) -> Any:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from offrl.algos import Algo
 from offrl.algos.shared.engine import CAPTURING, MOST_GRAPHS, Engine
 from offrl.data.ring import Ring
-from offrl.kernels.operators import OperatorMode
+from offrl.kernels.operators import Operators
 from offrl.processes import changed_environ
 from offrl.training.averages import Averages
 from offrl.training.interrupts import Interrupts
@@ -120,14 +120,13 @@ class Clock:
         return iter(self.timed(part, partial(next, items, END)), END)
 
 
-class CountedOperators(OperatorMode):
+class CountedOperators(Operators):
     """Counts the operators that reach a backend, without those that only make a view."""
 
     number = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, arguments: list[Any]) -> None:
         self.number += not func.is_view
-        return func(*args, **(kwargs or {}))
 
 
 class Measured(Exception):

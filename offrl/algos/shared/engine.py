@@ -103,7 +103,7 @@ class Engine:
         size = self._algo.global_config.train.batch_size
         if is_raw or any(x.ndim and len(x) == size for x in tensors.values()):
             return None
-        return "batches of fewer samples than train.batch_size are learned from eagerly"
+        return "batches of more or fewer samples than train.batch_size are learned from eagerly"
 
     def capture(self, batch: Any, make_step: Callable[..., Any]) -> _Graph | None:
         """Capture a step without making it. Returns ``None`` if it cannot be captured."""
@@ -265,10 +265,8 @@ def _unchanged(learners: Sequence[Any]) -> Iterator[None]:
 
 
 def _is_of_user(value: Any) -> bool:
-    return hasattr(value, "__dict__") and type(value).__module__.split(".")[0] not in (
-        "torch",
-        "offrl",
-    )
+    package, _, _ = type(value).__module__.partition(".")
+    return hasattr(value, "__dict__") and package not in ("torch", "offrl")
 
 
 def _is_another(value: Any, before: Any) -> bool:
