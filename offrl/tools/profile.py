@@ -142,7 +142,8 @@ def advice(profile: "Profile", training: Any) -> Iterator[str]:
             '(train.hdf5_cache_mode="all") and takes less than half of what is free there'
         )
     calls = profile.share("preparing", *ARITHMETIC)
-    if profile.num_kernels > 50 and profile.gpu_share < 0.5 < calls:
+    starts_each = training.config.train.engine != "graph"
+    if starts_each and profile.num_kernels > 50 and profile.gpu_share < 0.5 < calls:
         yield (
             f"the GPU computes in {profile.gpu_share:.0%} of the time, and a {unit} starts "
             f"{profile.num_kernels:.0f} kernels: starting them is what takes the time, and a "

@@ -256,5 +256,8 @@ def test_findings_on_a_gpu_name_what_helps(small_config):
     busy = replace(profile, parts={"forward": Part(4.0, 4.0, 1.0)}, gpu_share=0.9)
     whole = replace(profile, parts={"whole update": Part(4.0, 4.0, 1.0)})
     assert "starts 300 kernels" in next(advice(whole, training))
+    training.config.train.engine = "graph"
+    assert not [*advice(whole, training)]
+    training.config.train.engine = "eager"
     copies = replace(profile, parts={"other Python": Part(4.0, 4.0, 1.0)})  # and starts nothing
     assert not [*advice(busy, training), *advice(copies, training)]
