@@ -119,6 +119,17 @@ class Demos(Episodes):
         """Return the names of the demonstrations, of those under ``filter_key`` if given, in the
         order of the number in ``demo_N``; the first ``limit`` of them."""
 
+    def under(self, filter_key: str) -> list[str]:
+        """Return the demonstrations under a filter key of ``masks``."""
+        masks = self.masks()
+        if filter_key not in masks:
+            has = f"it has {', '.join(masks)}" if masks else "this kind of data has none"
+            raise ValueError(
+                f"{self.path}: no filter key {filter_key!r}: {has}; use all demonstrations "
+                "(train.hdf5_filter_key=null, experiment.validate=false)"
+            )
+        return masks[filter_key]
+
     @abstractmethod
     def has(self, demo: str, key: str) -> bool:
         """Say whether a demonstration has a key."""
@@ -243,16 +254,7 @@ class DemoArrays(Demos):
                 raise ValueError(f"{path}: {key} holds no numbers")
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        if filter_key is None:
-            return list(self._ranges)[:limit]
-        masks = self.masks()
-        if filter_key not in masks:
-            has = f"it has {', '.join(masks)}" if masks else "this kind of data has none"
-            raise ValueError(
-                f"{self.path}: no filter key {filter_key!r}: {has}; use all demonstrations "
-                "(train.hdf5_filter_key=null, experiment.validate=false)"
-            )
-        return masks[filter_key][:limit]
+        return (list(self._ranges) if filter_key is None else self.under(filter_key))[:limit]
 
     def has(self, demo: str, key: str) -> bool:
         return key in self._arrays

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from offrl.data.formats.external import is_written, place_of, sources
+from offrl.data.separate import StepArray
 from offrl.memory import SMALL, check_memory
 
 CHUNK_BYTES = 2**16  # read and checked at once; a few images
@@ -25,6 +26,9 @@ FRAMES = ("png", "jpeg")
 COMPRESSIONS = (*FRAMES, "gzip", "lzf")
 # 4:4:4 at 95: invisible differences, at a sixth of the bytes.
 OPTIONS: dict[str, dict[str, Any]] = {"png": {}, "jpeg": {"quality": 95, "subsampling": 0}}
+# HDF5 keeps no chunks: rows are read whole, and a cache for each open array takes time and memory.
+NO_CACHE = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+NO_CACHE.set_chunk_cache(0, 0, 0.0)
 # HDF5's form of a NumPy type, made once: it takes as long as reading a short array.
 _type_in_memory = cache(h5py.h5t.py_create)
 
@@ -60,7 +64,7 @@ def is_images(array: Any) -> bool:
     return is_bytes and array.ndim == 4 and array.shape[-1] in (1, 3)
 
 
-class StoredArray:
+class StoredArray(StepArray):
     """An array in an open HDF5 file. It keeps ``shape`` and ``dtype``, which are slow to ask HDF5
     for. Frames have the shape ``[T, H, W, C]`` of their images.
 
@@ -69,8 +73,8 @@ class StoredArray:
     """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
-        self.id, self.dtype = dataset, dataset.dtype
-        self.shape: tuple[int, ...] = tuple(dataset.shape or ())
+        self.id, self.dtype, self._space = dataset, dataset.dtype, dataset.get_space()
+        self.shape = tuple(dataset.shape or ())
         self.external = sources(dataset, self.dtype.itemsize)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         may_be = self.dtype == np.uint8 and len(self.shape) == 2
@@ -81,9 +85,6 @@ class StoredArray:
             except KeyError as error:
                 raise unreadable(*place_of(dataset), error) from None
             self.nbytes += math.prod(self.shape)  # of frames, packed and unpacked
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         self.check_written()
@@ -121,14 +122,20 @@ class StoredArray:
         self.read_into(rows)
         return rows
 
-    def read_into(self, rows: np.ndarray) -> None:
-        """Fill an array of its shape."""
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        self.read_into(rows, start)
+        return rows
+
+    def read_into(self, rows: np.ndarray, start: int = 0) -> None:
         if self.is_frames or not rows.size:
-            rows[...] = self[()]
+            rows[...] = self[start : start + len(rows)]
             return
         self.check_written()
         try:
-            self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, rows, _type_in_memory(rows.dtype))
+            self._space.select_hyperslab((start, *[0] * (rows.ndim - 1)), rows.shape)
+            place = h5py.h5s.create_simple(rows.shape)
+            self.id.read(place, self._space, rows, _type_in_memory(rows.dtype))
         except Exception as error:
             raise unreadable(*place_of(self.id), error) from None
 

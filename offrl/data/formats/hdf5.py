@@ -6,7 +6,6 @@ arrays, and the high-level one takes twice the time of the read. Errors name the
 
 import json
 import logging
-import math
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +15,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.data.demos import Demos
 from offrl.data.formats.external import linked_files
 from offrl.data.remarks import wrong_env_args
-from offrl.data.storage import StoredArray, arrays_below, unreadable
+from offrl.data.separate import SeparateArrays
+from offrl.data.storage import NO_CACHE, StoredArray, arrays_below, unreadable
 from offrl.memory import check_memory
 from offrl.processes import is_explained
 
@@ -30,13 +29,14 @@ NAME_BYTES = 100  # of memory per name, besides its letters
 OF_DATA = ("env_args", "provenance", "total", "text_crc32")  # attributes that are handled apart
 
 
-class DemoFile(Demos):
+class DemoFile(SeparateArrays):
     """An open, validated file of demonstrations."""
 
     root = "data/"
     layout = "robomimic"
 
     def __init__(self, path: str | Path, swmr: bool = False):
+        super().__init__()
         self.path = Path(path)
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
@@ -49,6 +49,7 @@ class DemoFile(Demos):
                 raise ValueError(f"{path}: no demonstrations: the group data/ is missing or empty")
 
     def close(self) -> None:
+        super().close()
         self._groups.clear()
         self._file.close()
 
@@ -135,6 +136,10 @@ class DemoFile(Demos):
             )
         return names
 
+    def keys(self, demo: str) -> list[str]:
+        with located(self.path, f"data/{demo}"):
+            return [key for key, _ in arrays_below(self._group(demo))]
+
     def has(self, demo: str, key: str) -> bool:
         links, parts = self._group(demo).links, key.encode().split(b"/")
         with located(self.path, f"data/{demo}/{key}"):
@@ -144,7 +149,7 @@ class DemoFile(Demos):
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
         lengths = []
         for demo in demos:
-            length = recorded = self._dataset(demo, key).shape[0]
+            length = recorded = self.array(demo, key).shape[0]
             group, name = self._group(demo), b"num_samples"
             with located(self.path, f"the attribute num_samples of data/{demo}"):
                 attribute = h5py.h5a.open(group, name) if h5py.h5a.exists(group, name) else None
@@ -159,22 +164,6 @@ class DemoFile(Demos):
                 )
             lengths.append(length)
         return np.array(lengths)
-
-    def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
-        first = self._dataset(demos[0], key)
-        for demo, length in zip(demos, lengths, strict=True):
-            self._checked(demo, key, (int(length), *first.shape[1:]), first.dtype)
-
-    def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        first, total = self._dataset(demos[0], key), int(lengths.sum())
-        kind = np.uint8 if first.dtype == np.uint8 else np.float32
-        num_bytes = total * math.prod(first.shape[1:]) * np.dtype(kind).itemsize
-        remedy = "train on fewer (train.data.demo_limit), or set train.hdf5_cache_mode=low_dim"
-        check_memory(num_bytes, f"{self.path}: {key}", remedy)
-        rows = np.empty((total, *first.shape[1:]), dtype=kind)
-        for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
-            self._checked(demo, key, part.shape, first.dtype).read_into(part)
-        return self._numbers(rows, demos, key, lengths)
 
     def steps(self, demo: str, key: str) -> np.ndarray:
         """Read ``[T, ...]`` of one demonstration, as ``read`` does."""
@@ -217,9 +206,6 @@ class DemoFile(Demos):
         with located(self.path, "its list of groups"):
             return sorted(set(self._file) - {"data", "mask"})
 
-    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
-        return self._dataset(demo, key)[steps]
-
     def _group(self, demo: str) -> h5py.h5g.GroupID:
         if demo not in self._groups:
             with located(self.path, f"data/{demo}"):
@@ -228,10 +214,10 @@ class DemoFile(Demos):
                 self._groups[demo] = h5py.h5g.open(self._file.id, f"data/{demo}".encode())
         return self._groups[demo]
 
-    def _dataset(self, demo: str, key: str) -> StoredArray:
+    def _open(self, demo: str, key: str) -> StoredArray:
         group = self._group(demo)
         try:
-            dataset = StoredArray(h5py.h5d.open(group, key.encode()))
+            dataset = StoredArray(h5py.h5d.open(group, key.encode(), NO_CACHE))
             if dataset.shape and 0 not in dataset.shape[1:]:
                 return dataset
         except Exception:
@@ -244,18 +230,7 @@ class DemoFile(Demos):
         )
 
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> StoredArray:
-        """Open a dataset; ``ValueError`` unless it has this shape and numbers (uint8 if ``dtype``
-        is)."""
-        dataset, wrong = self._dataset(demo, key), ""
-        if dataset.shape != shape:
-            asked = f"the demo's actions and the other demos ask for {list(shape)}"
-            wrong = f"has shape {list(dataset.shape)}, but {asked}"
-        elif dataset.dtype.kind not in "fiub":
-            wrong = "holds no numbers"
-        elif (dataset.dtype == np.uint8) != (dtype == np.uint8):
-            wrong = f"holds {dataset.dtype}, the first demo {dtype}; store all as uint8, or none"
-        if wrong:
-            raise ValueError(f"{self.path}: data/{demo}/{key} {wrong}")
+        dataset: StoredArray = super()._checked(demo, key, shape, dtype)
         dataset.check_written()
         return dataset
 

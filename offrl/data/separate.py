@@ -1,0 +1,127 @@
+"""Demonstrations whose arrays are separate: each is opened when it is read, and stays open."""
+
+import math
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from offrl.data.demos import Demos
+from offrl.memory import check_memory
+
+MOST_OPEN = 4096  # arrays that stay open; each takes some kilobytes
+
+
+class StepArray(ABC):
+    """An array ``[T, ...]`` of a demonstration, with a row for each step, some of which are read at
+    a time. ``shape`` and ``dtype`` are those of the rows that are read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Read the rows ``start:stop``."""
+
+    def read_into(self, rows: np.ndarray, start: int = 0) -> None:
+        """Fill an array with the rows from ``start`` on, converted to its type."""
+        rows[...] = self.rows(start, start + len(rows))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, steps: Any) -> np.ndarray:
+        begin, end, _ = steps.indices(len(self))
+        return self.rows(begin, end)
+
+
+class InMemory(StepArray):
+    """Rows in memory."""
+
+    def __init__(self, array: np.ndarray):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        return self.array[start:stop]
+
+
+class SeparateArrays(Demos):
+    """Demonstrations with separate arrays, the latest of which are kept open.
+
+    A format defines ``_open``, ``keys`` and ``demos``, and adds to ``trajectory`` what else it has,
+    such as attributes.
+    """
+
+    def __init__(self) -> None:
+        self._opened: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+    def close(self) -> None:
+        self._opened.clear()
+
+    @abstractmethod
+    def keys(self, demo: str) -> Collection[str]:
+        """Return the keys of a demonstration's arrays."""
+
+    @abstractmethod
+    def _open(self, demo: str, key: str) -> Any:
+        """Open an array (``StepArray``). Raises ``ValueError`` if it cannot be read."""
+
+    def has(self, demo: str, key: str) -> bool:
+        return key in self.keys(demo)
+
+    def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
+        return np.array([self.array(demo, key).shape[0] for demo in demos])
+
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        chosen = [key for key in self.keys(demo) if keys is None or key in keys]
+        return {key: self.array(demo, key)[:] for key in chosen}
+
+    def array(self, demo: str, key: str) -> Any:
+        """Return an array of a demonstration, opened if need be."""
+        place = demo, key
+        if place in self._opened:
+            self._opened.move_to_end(place)
+            return self._opened[place]
+        if len(self._opened) >= MOST_OPEN:
+            self._opened.popitem(last=False)
+        found = self._opened[place] = self._open(demo, key)
+        return found
+
+    def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
+        first = self.array(demos[0], key)
+        for demo, length in zip(demos, lengths, strict=True):
+            self._checked(demo, key, (int(length), *first.shape[1:]), first.dtype)
+
+    def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
+        first, total = self.array(demos[0], key), int(lengths.sum())
+        kind = np.uint8 if first.dtype == np.uint8 else np.float32
+        num_bytes = total * math.prod(first.shape[1:]) * np.dtype(kind).itemsize
+        remedy = "train on fewer (train.data.demo_limit), or set train.hdf5_cache_mode=low_dim"
+        check_memory(num_bytes, f"{self.path}: {key}", remedy)
+        rows = np.empty((total, *first.shape[1:]), dtype=kind)
+        for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
+            self._checked(demo, key, part.shape, first.dtype).read_into(part)
+        return self._numbers(rows, demos, key, lengths)
+
+    def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """Open an array; ``ValueError`` unless it has this shape and numbers (uint8 if ``dtype``
+        is)."""
+        array, wrong = self.array(demo, key), ""
+        if array.shape != shape:
+            asked = f"the demo's actions and the other demos ask for {list(shape)}"
+            wrong = f"has shape {list(array.shape)}, but {asked}"
+        elif array.dtype.kind not in "fiub":
+            wrong = "holds no numbers"
+        elif (array.dtype == np.uint8) != (dtype == np.uint8):
+            wrong = f"holds {array.dtype}, the first demo {dtype}; store all as uint8, or none"
+        if wrong:
+            raise ValueError(f"{self.path}: {self.root}{demo}/{key} {wrong}")
+        return array
+
+    def _dataset(self, demo: str, key: str) -> Any:
+        return self.array(demo, key)
+
+    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
+        return self.array(demo, key)[steps]
