@@ -13,8 +13,9 @@ import h5py
 import numpy as np
 
 from offrl.data.demos import OF_STEPS
-from offrl.data.formats.d4rl import KEYS, D4RLFile, is_d4rl
+from offrl.data.formats.d4rl import KEYS, D4RLFile
 from offrl.data.formats.external import in_other_files
+from offrl.data.formats.files import recognise
 from offrl.data.formats.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
 from offrl.data.storage import StoredArray, check_group
@@ -44,7 +45,7 @@ class Validation:
             if not self.path.is_file():
                 what = "a folder; name an HDF5 file in it" if self.path.is_dir() else "no such file"
                 raise FileNotFoundError(f"{path}: {what}")
-            if is_d4rl(self.path):
+            if recognise(self.path).demos is D4RLFile:
                 with open_hdf5(self.path) as raw:
                     self._external |= raw.external
                     self._read_all(raw, set(raw))

@@ -12,7 +12,7 @@ import numpy as np
 from offrl.data.demos import DemoArrays
 from offrl.data.formats import exchange
 from offrl.data.formats.exchange import Conversion, StepType
-from offrl.data.formats.hdf5 import located, open_hdf5, open_unchecked
+from offrl.data.formats.hdf5 import located, open_hdf5
 from offrl.data.remarks import followed, wrong_values
 from offrl.data.storage import CHUNK_BYTES, StoredArray
 from offrl.outputs import check_space, new_file, whole_file
@@ -118,10 +118,9 @@ class D4RLFile(DemoArrays):
         return mark
 
 
-def is_d4rl(path: Path) -> bool:
-    """Say whether an HDF5 file is flat, not a tree of demonstrations."""
-    with open_unchecked(path) as file, located(path, "observations"):
-        return file.id.links.exists(b"observations")
+def is_d4rl(file: h5py.File) -> bool:
+    """Say whether a file is flat, not a tree of demonstrations."""
+    return file.id.links.exists(b"observations")
 
 
 class _Columns:

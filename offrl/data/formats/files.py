@@ -1,15 +1,23 @@
 """Finds and opens files and folders of demonstrations in any layout."""
 
-import json
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import h5py
 
 from offrl.config.files import find_file
 from offrl.data.demos import Demos, Episodes
 from offrl.data.formats.d4rl import D4RLFile, is_d4rl
-from offrl.data.formats.hdf5 import DemoFile, attributes_of_data, located, open_unchecked
+from offrl.data.formats.hdf5 import DemoFile, located, open_unchecked
 from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
+from offrl.data.formats.robosuite import RobosuiteRaw, is_raw
+
+log = logging.getLogger(__name__)
 
 # The commands that make the data for configs/. A clone has the first two files; a wheel none.
 MADE_BY = {
@@ -26,37 +34,74 @@ MADE_BY = {
     "datasets/metaworld/reach.hdf5": "offrl collect --type metaworld --env reach-v3 --n 50 "
     "--horizon 200 --output datasets/metaworld/reach.hdf5",
 }
-# Arguments of robosuite's recording script that ``env_info`` lacks.
-RECORDED_WITH = {"ignore_done": True, "use_camera_obs": False, "control_freq": 20}
-HEADLESS = {"has_renderer": False, "has_offscreen_renderer": False}
 
 
-class RobosuiteRaw(DemoFile):
-    """A file of robosuite's own recording script: demonstrations ``demo_1`` on with ``states``,
-    ``actions`` and ``model_file``, and the attributes ``env`` and ``env_info`` of all of them."""
+class Layout(NamedTuple):
+    """A layout of demonstrations.
 
-    layout = "robosuite's own"
+    mark: what a file or folder shows it by, in words.
+    fits: says whether it is there, in a path and in the file there, if that is HDF5.
+    demos: opens it to train on; the second argument is ``swmr``.
+    episodes: opens it to read it episode by episode, where ``demos`` cannot.
+    """
 
-    @property
-    def env_args(self) -> dict[str, Any]:
-        with located(self.path, "the attributes env and env_info of data"):
-            attributes = self._file["data"].attrs
-            info = json.loads(attributes["env_info"])
-            kwargs = {**RECORDED_WITH, **info, **HEADLESS}
-            kwargs.pop("env_name", None)
-            return {
-                "env_name": str(attributes["env"]),
-                "env_version": str(attributes.get("repository_version", "")),
-                "type": 1,
-                "env_kwargs": kwargs,
-            }
+    name: str
+    mark: str
+    fits: Callable[[Path, h5py.File | None], bool]
+    demos: Callable[[Path, bool], Demos]
+    episodes: Callable[[Path], Episodes] | None = None
 
 
-def is_raw(path: Path) -> bool:
-    """Say whether an HDF5 file has the layout of robosuite's script."""
-    with open_unchecked(path) as file, located(path, "data"):
-        attributes = attributes_of_data(file)
-        return "env_info" in attributes and "env_args" not in attributes
+# The first that fits is taken.
+LAYOUTS = (
+    Layout(
+        "LeRobot",
+        "meta/info.json",
+        lambda path, file: is_lerobot(path),
+        lambda path, swmr: _untrainable(path),
+        LeRobotFolder,
+    ),
+    Layout(
+        "Minari",
+        "data/metadata.json",
+        lambda path, file: path.is_dir(),  # its reader says what is no layout's
+        lambda path, swmr: read_minari(path),
+        MinariEpisodes,
+    ),
+    Layout(
+        "robosuite's recordings",
+        "data with the attribute env_info",
+        lambda path, file: file is not None and is_raw(file),
+        RobosuiteRaw,
+    ),
+    Layout(
+        "D4RL",
+        "observations",
+        lambda path, file: file is not None and is_d4rl(file),
+        D4RLFile,
+    ),
+    Layout("robomimic", "data", lambda path, file: True, DemoFile),
+)
+
+
+def recognise(path: Path, swmr: bool = False) -> Layout:
+    """Find the layout of a file or folder by its marks, and log one other than robomimic's."""
+    opened = open_unchecked(path, swmr) if path.is_file() else nullcontext()
+    with opened as file, located(path, "its list of groups"):
+        layout = next(layout for layout in LAYOUTS if layout.fits(path, file))
+    if layout is not LAYOUTS[-1]:
+        _say(path, layout.name, layout.mark)
+    return layout
+
+
+@cache  # once for each path
+def _say(path: Path, name: str, mark: str) -> None:
+    log.info(f"{path}: has {mark}: read as {name}")
+
+
+def _untrainable(path: Path) -> Demos:
+    remedy = f"convert it with: offrl convert {path} demos.hdf5 --to robomimic"
+    raise ValueError(f"{path}: is of LeRobot's layout, which is not trained on; {remedy}")
 
 
 def find_data(path: str) -> Path:
@@ -81,20 +126,10 @@ def find_data_file(path: str | Path) -> Path:
 def open_demos(path: str | Path, swmr: bool = False) -> Demos:
     """Open the demonstrations in a file or folder to train on. Raises ``ValueError`` or
     ``FileNotFoundError``. swmr: read also while another program is writing."""
-    path = Path(path)
-    if path.is_dir():
-        if is_lerobot(path):
-            remedy = f"convert it with: offrl convert {path} demos.hdf5 --to robomimic"
-            raise ValueError(f"{path}: is of LeRobot's layout, which is not trained on; {remedy}")
-        return read_minari(path)
-    return D4RLFile(path, swmr) if path.is_file() and is_d4rl(path) else DemoFile(path, swmr)
+    return recognise(Path(path), swmr).demos(Path(path), swmr)
 
 
 def open_episodes(path: str | Path) -> Episodes:
     """Open the demonstrations in a file or folder of any format, to read them one by one."""
-    path = Path(path)
-    if path.is_dir():
-        return LeRobotFolder(path) if is_lerobot(path) else MinariEpisodes(path)
-    if path.is_file() and is_raw(path):
-        return RobosuiteRaw(path)
-    return D4RLFile(path) if path.is_file() and is_d4rl(path) else DemoFile(path)
+    layout = recognise(Path(path))
+    return layout.episodes(Path(path)) if layout.episodes else layout.demos(Path(path), False)
