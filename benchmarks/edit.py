@@ -73,13 +73,14 @@ def edited(paths: list[Path], folder: Path, make: Callable[[list[DemoFile]], Edi
 
 def read(path: Path, whole: bool) -> None:
     """All images of one camera: episode by episode, or a few windows of each."""
+    window = np.empty((WINDOW, 84, 84, 3), np.uint8)
     with open_file(path) as file:
         for demo in file.demos():
             if whole:
                 file.steps(demo, f"obs/{CAMERAS[0]}")
             else:
                 for start in range(0, 50, WINDOW):
-                    file.read_rows(demo, f"obs/{CAMERAS[0]}", start, start + WINDOW)
+                    file.read_into(demo, f"obs/{CAMERAS[0]}", window, start)
 
 
 def merging(title: str, paths: list[Path], folder: Path, repeats: int) -> list[str]:

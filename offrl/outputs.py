@@ -123,6 +123,21 @@ def take_lock(descriptor: int, folder: Path, otherwise: str) -> None:
         log.warning(f"{folder}: no lock ({error.strerror}); use it only once at a time")
 
 
+@contextmanager
+def one_at_a_time(path: Path, waiting: str) -> Iterator[None]:
+    """Let only one process at a time be in the block, by a lock file at ``path``. The others wait,
+    and log the sentence ``waiting``."""
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info(waiting)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            log.warning(f"{path}: no lock ({error.strerror}); use it only once at a time")
+        yield
+
+
 def put(partial: Path, path: Path) -> None:
     """Rename a finished file or folder; after a power failure it is complete or does not exist."""
     _sync(partial)

@@ -99,11 +99,19 @@ class TrainConfig(Section):
     repository in their names. null: none."""
     normalize_weights_by_ds_size: bool = False
     """Let the weight of a dataset be that of the whole, whatever its size, not of each sample."""
-    num_data_workers: int = Field(0, ge=0)
-    """Processes that read data ahead, where it is not held in memory."""
-    hdf5_cache_mode: Literal["all", "low_dim"] | None = "all"
+    num_data_workers: int | None = Field(None, ge=0)
+    """Processes that read data ahead, where it is not held in memory. null: one for each core but
+    one, at most four."""
+    hdf5_cache_mode: Literal["auto", "all", "low_dim"] | None = "auto"
     """Data that is held in memory: "all", or with "low_dim" all but images. null: no observation;
-    they are read from the file all the time."""
+    they are read from the file all the time. "auto": all if it fits (train.cache_gb), else as much
+    as does. Batches are the same in every mode."""
+    cache_gb: float | None = Field(None, gt=0)
+    """Memory for data with hdf5_cache_mode "auto", in GB (10^9 bytes). null: half of what is
+    free."""
+    cache_dir: str | None = None
+    """Folder for images as they are in memory, from which later trainings on the same data start at
+    once, and which may be larger than memory. offrl cache --clear empties it. null: none."""
     hdf5_use_swmr: bool = True
     """Read a file also while another program is writing it."""
     hdf5_load_next_obs: bool = False

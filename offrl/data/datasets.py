@@ -24,8 +24,12 @@ Embeddings = Mapping[str, np.ndarray]  # by sentences
 Langs = Sequence[str | None]
 SAME_KEYS = (  # keys of train that are arguments of SequenceDataset
     "action_keys dataset_keys action_config frame_stack seq_length pad_frame_stack pad_seq_length "
-    "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs"
+    "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs "
+    "cache_gb cache_dir"
 ).split()
+
+
+MOST_READERS = 4  # where the config says no number
 
 
 class TrainingData(NamedTuple):
@@ -50,7 +54,7 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     dataset = make_dataset(config, instructions)
     if are_seen and not instructions:
         instructions, langs = _stored(dataset, langs)
-    options, weights = (train.seed, train.num_data_workers), [e.weight for e in train.data or []]
+    options, weights = (train.seed, num_readers(train)), [e.weight for e in train.data or []]
     if train.normalize_weights_by_ds_size:
         weights = [w / s.num_windows for w, s in zip(weights, dataset.sources, strict=True)]
     own = weights if len(set(weights)) > 1 else None  # weights of files' windows, if unequal
@@ -74,6 +78,13 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     size = min(size, max(parts, len(held_out) // parts * parts))
     valid_loader = BatchLoader(place(held_out, device), size, *options).to(device)
     return TrainingData(loader, valid_loader, instructions, langs)
+
+
+def num_readers(train: Any) -> int:
+    """Return the number of processes that read data ahead: ``train.num_data_workers``."""
+    if train.num_data_workers is not None:
+        return int(train.num_data_workers)
+    return max(0, min(MOST_READERS, parallel.num_cores() // parallel.num_ranks() - 1))
 
 
 def obs_keys(config: Config) -> set[str]:

@@ -180,10 +180,25 @@ class Demos(Episodes):
         few = demos[:: 1 + len(demos) // 8]
         return lost_dimensions([self._stored(demo, key, slice(None)) for demo in few])
 
-    def read_rows(self, demo: str, key: str, start: int, stop: int) -> np.ndarray:
-        """Read the steps ``start:stop`` of one demonstration, for data that is not in memory."""
-        rows = self._stored(demo, key, slice(start, stop))
-        return self._numbers(rows, [demo], key, [len(rows)], start)
+    def dtype(self, demo: str, key: str) -> np.dtype:
+        """Return the type that a key is read as: uint8 as it is, all else float32."""
+        is_bytes = self._dataset(demo, key).dtype == np.uint8
+        return np.dtype(np.uint8 if is_bytes else np.float32)
+
+    def read_into(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
+        """Fill rows with the steps of one demonstration from ``start`` on, as ``read`` does."""
+        stored = self._stored(demo, key, slice(start, start + len(rows)))
+        rows[...] = self._numbers(stored, [demo], key, [len(rows)], start).reshape(rows.shape)
+
+    def packed_bytes(self, demos: Sequence[str], key: str) -> int:
+        """Return the size of the largest image file that rows are decoded from; 0 if not all are
+        stored as such."""
+        return 0
+
+    def read_packed(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
+        """Fill rows ``[T, B]`` with the image files of steps from ``start`` on, padded with
+        zeros."""
+        raise NotImplementedError
 
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """Choose the ``share`` of demonstrations with the highest returns; of equals, the first."""

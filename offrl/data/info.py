@@ -167,7 +167,7 @@ class ArrayFacts:
         if isinstance(array, StoredArray):
             dataset = array.dataset
             filters = [dataset.compression, "checksums" if dataset.fletcher32 else None]
-            filters = [f"{dataset.attrs['frames']} frames"] if array.is_frames else filters
+            filters = [f"{dataset.attrs['frames']} frames"] if array.packed is not None else filters
             self.storage = ", ".join(filter(None, filters)) or "plain"
         self.bytes_on_disk = self.num_rows = 0
         self._low: Any = None

@@ -16,10 +16,14 @@ MOST_OPEN = 4096  # arrays that stay open; each takes some kilobytes
 
 class StepArray(ABC):
     """An array ``[T, ...]`` of a demonstration, with a row for each step, some of which are read at
-    a time. ``shape`` and ``dtype`` are those of the rows that are read."""
+    a time. ``shape`` and ``dtype`` are those of the rows that are read.
+
+    packed: the image files ``[T, B]`` that the rows are decoded from, if there are such.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    packed: "StepArray | None" = None
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -104,6 +108,27 @@ class SeparateArrays(Demos):
         for demo, part in zip(demos, np.split(rows, np.cumsum(lengths)[:-1]), strict=True):
             self._checked(demo, key, part.shape, first.dtype).read_into(part)
         return self._numbers(rows, demos, key, lengths)
+
+    def read_into(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
+        array = self.array(demo, key)
+        array.read_into(rows.reshape(-1, *array.shape[1:]), start)
+        if rows.dtype != np.uint8:
+            self._numbers(rows, [demo], key, [len(rows)], start)
+
+    def packed_bytes(self, demos: Sequence[str], key: str) -> int:
+        most = 0
+        for demo in demos:
+            packed = self.array(demo, key).packed
+            if packed is None:
+                return 0
+            most = max(most, packed.shape[1])
+        return most
+
+    def read_packed(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
+        packed = self.array(demo, key).packed
+        width = packed.shape[1]
+        rows[:, width:] = 0
+        rows[:, :width] = packed.rows(start, start + len(rows))
 
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Open an array; ``ValueError`` unless it has this shape and numbers (uint8 if ``dtype``

@@ -6,12 +6,13 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from offrl.data.columns import ArrayColumn, ConstantColumn
 from offrl.data.computed import (
     COMPUTED,
     Statistics,
@@ -21,8 +22,9 @@ from offrl.data.computed import (
     transformed,
 )
 from offrl.data.goals import DISCOUNT, GoalMode, Goals, make_goals
+from offrl.data.placement import CacheMode, place_keys
 from offrl.data.remarks import NOT_FOLLOWED, followed
-from offrl.data.steps import ArrayColumn, ConstantColumn, FileColumn, Files, StepStore
+from offrl.data.steps import Files, StepStore
 from offrl.data.windows import Window, WindowDataset
 from offrl.specs import LANGUAGE
 from offrl.tree import gather
@@ -47,7 +49,10 @@ class SequenceDataset(WindowDataset):
     demo_limit: use only so many demonstrations, the first ones.
     top_share: use only this share of demonstrations, those with the highest returns.
     hdf5_cache_mode: ``"all"``, all in memory; ``"low_dim"``, only vectors, images are read from
-        the file; ``None``, no observation in memory.
+        the file; ``None``, no observation in memory; ``"auto"``, all if it fits into ``cache_gb``,
+        else vectors, and as many rows of the others as fit.
+    cache_gb: the memory for ``"auto"``, in GB; ``None``: half of what is free.
+    cache_dir: a folder for images, as ``train.cache_dir``.
     constants: for each file, observations ``{key: [...]}`` that are constant, such as an
         instruction's embedding, and replace stored ones. They are not normalised.
     action_stats: normalise actions by these statistics, not by the data's own.
@@ -70,7 +75,7 @@ class SequenceDataset(WindowDataset):
         pad_seq_length: bool = True,
         get_pad_mask: bool = False,
         goal_mode: GoalMode | None = None,
-        hdf5_cache_mode: Literal["all", "low_dim"] | None = "all",
+        hdf5_cache_mode: CacheMode | None = "all",
         hdf5_use_swmr: bool = True,
         hdf5_normalize_obs: bool = False,
         filter_by_attribute: str | Sequence[str | None] | None = None,
@@ -86,12 +91,15 @@ class SequenceDataset(WindowDataset):
         goal_discount: float = DISCOUNT,
         goal_rewards: bool = False,
         subgoal_steps: int | None = None,
+        cache_gb: float | None = None,
+        cache_dir: str | None = None,
     ):
         goals = make_goals(goal_mode, goal_shares, goal_discount, goal_rewards)
-        _check_choices(goal_rewards, dataset_keys, hdf5_cache_mode)
+        _check_choices(goal_rewards, dataset_keys)
         paths = [hdf5_path] if isinstance(hdf5_path, (str, os.PathLike)) else list(hdf5_path)
         self.hdf5_path = ", ".join(map(str, paths))
         self._discount = discount
+        self._obs_stats: dict[str, Statistics] = {}
         choice = (filter_by_attribute, demo_limit, top_share)
         with Files(hdf5_use_swmr) as self._files:
             self.sources = self._files.choose(paths, *choice, action_keys[0])
@@ -101,10 +109,15 @@ class SequenceDataset(WindowDataset):
             self._add_constants(constants or [{}])
             wants_next = load_next_obs or goal_mode is not None or subgoal_steps is not None
             stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
-            self._load_obs(stored, wants_next, hdf5_cache_mode, hdf5_normalize_obs)
+            shapes = self._shapes(stored, wants_next)
             others = {*dataset_keys} - {*action_keys, *COMPUTED}
-            if load_next_obs and any(f"next_obs/{k}" not in self.store.columns for k in obs_keys):
+            known = self.store.columns.keys() | shapes.keys()
+            if load_next_obs and any(f"next_obs/{k}" not in known for k in obs_keys):
                 others.add("dones")  # tells if a last step terminates
+            sizes = {key: self._files.size(key) for key in (*others, *action_keys)}
+            self._load_obs(shapes, sizes, hdf5_cache_mode, cache_gb, cache_dir)
+            if hdf5_normalize_obs:
+                self._normalize(stored)
             self._load_others(others, rewards or {}, reward_stats)
             self._load_actions(action_keys, action_config or {}, action_stats or {})
             if load_next_obs:
@@ -126,26 +139,45 @@ class SequenceDataset(WindowDataset):
             for path in (f"obs/{key}", f"next_obs/{key}"):
                 self.store.columns[path] = ConstantColumn(values, begins)
 
-    def _load_obs(
-        self, keys: Sequence[str], wants_next: bool, cache_mode: str | None, normalizes: bool
-    ) -> None:
-        files = self._files
-        self._obs_stats: dict[str, Statistics] = {}
+    def _shapes(self, keys: Sequence[str], wants_next: bool) -> dict[str, tuple[int, ...]]:
+        """Return the shape of a step of each observation ``obs/KEY`` and ``next_obs/KEY``."""
+        files, shapes = self._files, dict[str, tuple[int, ...]]()
         for key in keys:
             shape = files.shape(f"obs/{key}") or (1,)  # one number per step is a vector of length 1
-            is_vector = len(shape) == 1
             has_next = wants_next and files.all_have(f"next_obs/{key}")
-            for path in (f"obs/{key}", f"next_obs/{key}")[: 1 + has_next]:
-                if cache_mode == "all" or (cache_mode and is_vector):
-                    self.store.fill({path: files.read(path).reshape(-1, *shape)})
-                else:
-                    files.check(path)
-                    self.store.columns[path] = FileColumn(files, path, shape)
-            if normalizes and is_vector and key != LANGUAGE:
-                column = self.store.columns[f"obs/{key}"]
-                in_file = isinstance(column, FileColumn)
-                values = files.read(f"obs/{key}") if in_file else column.array.numpy()
-                rows = values.reshape(-1, *shape)
+            shapes |= dict.fromkeys((f"obs/{key}", f"next_obs/{key}")[: 1 + has_next], shape)
+        return shapes
+
+    def _load_obs(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        others: Mapping[str, int],
+        cache_mode: CacheMode | None,
+        cache_gb: float | None,
+        cache_dir: str | None,
+    ) -> None:
+        """Read observations, or make columns of files. others: the bytes of keys that are always in
+        memory."""
+        files, columns = self._files, self.store.columns
+        for path, shape in shapes.items():
+            if cache_dir and len(shape) > 1:
+                columns[path] = files.mapped(path, shape, cache_dir)
+        sizes = {path: files.size(path) for path in shapes if path not in columns}
+        vectors = {path: size for path, size in sizes.items() if len(shapes[path]) == 1}
+        found = place_keys(self.hdf5_path, sizes, vectors, others, cache_mode, cache_gb)
+        for path in sizes:
+            if path in found.in_memory:
+                self.store.fill({path: files.read(path).reshape(-1, *shapes[path])})
+            else:
+                columns[path] = files.streamed(path, shapes[path], found.cached[path])
+
+    def _normalize(self, keys: Sequence[str]) -> None:
+        """Compute the statistics of vectors."""
+        for key in keys:
+            column = self.store.columns[f"obs/{key}"]
+            if len(column.shape) == 1 and key != LANGUAGE:
+                read = self._files.read if column.is_streamed else self.store.values
+                rows = np.asarray(read(f"obs/{key}")).reshape(-1, *column.shape)
                 self._obs_stats[key] = obs_statistics(rows)
                 self._warn_of_stray_values(f"obs/{key}", rows, self._obs_stats[key])
 
@@ -278,17 +310,15 @@ class SequenceDataset(WindowDataset):
     def constant_obs(self, key: str) -> list[np.ndarray | None]:
         """Return for each file the value ``[...]`` of an observation that is in memory and constant
         over the file's steps, else ``None``."""
-        if isinstance(self.store.columns[f"obs/{key}"], FileColumn):
+        if self.store.columns[f"obs/{key}"].is_streamed:
             return [None] * len(self.sources)
         parts = self.store.values(f"obs/{key}").cpu().split([s.num_steps for s in self.sources])
         return [part[0].numpy() if (part == part[0]).all() else None for part in parts]
 
 
-def _check_choices(goal_rewards: bool, dataset_keys: Sequence[str], cache_mode: str | None) -> None:
+def _check_choices(goal_rewards: bool, dataset_keys: Sequence[str]) -> None:
     if goal_rewards and "returns" in dataset_keys:
         raise ValueError(
             "train.goal_rewards: nobody knows the returns of these rewards beforehand, which "
             "train.dataset_keys asks for; use another algorithm, such as iql"
         )
-    if cache_mode not in (None, "low_dim", "all"):
-        raise ValueError(f"hdf5_cache_mode: {cache_mode!r}; allowed: null, low_dim, all")

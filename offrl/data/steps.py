@@ -1,15 +1,13 @@
-"""The steps of all demonstrations as columns, in memory and in files.
-
-A column holds the values of a key at every step. It knows the ``shape`` of a step and its
-``nbytes`` in memory, takes rows ``[B, T]`` as ``[B, T, ...]``, and moves ``to`` a device.
-"""
+"""The steps of all demonstrations as columns, and the files that they are read from."""
 
 import copy
 import logging
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrl.data.columns import (
+    ArrayColumn,
+    CachedColumn,
+    Column,
+    DecodedColumn,
+    FileColumn,
+    StreamedColumn,
+)
 from offrl.data.demos import Demos
 from offrl.data.formats.files import open_demos
+from offrl.data.mapped import map_rows
+from offrl.data.provenance import fingerprint
 from offrl.data.remarks import LOST
+from offrl.data.storage import decode_image, unreadable
 
 log = logging.getLogger(__name__)
 
@@ -30,42 +39,12 @@ def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
-class ArrayColumn:
-    """Rows in memory, ``[N, ...]``."""
-
-    def __init__(self, array: Tensor):
-        self.array = array
-        self.shape = tuple(array.shape[1:])
-        self.nbytes = array.nbytes
-
-    def take(self, rows: Tensor) -> Tensor:
-        return self.array.index_select(0, rows.flatten()).view(*rows.shape, *self.shape)
-
-    def to(self, device: torch.device | str) -> "ArrayColumn":
-        return ArrayColumn(self.array.to(device))
-
-
-class ConstantColumn:
-    """One value per file for all of its steps: ``values`` ``[F, ...]``, from ``first_rows`` on."""
-
-    def __init__(self, values: Tensor, first_rows: Tensor):
-        self.values, self.first_rows = values, first_rows
-        self.shape = tuple(values.shape[1:])
-        self.nbytes = values.nbytes
-
-    def take(self, rows: Tensor) -> Tensor:
-        return self.values[torch.bucketize(rows, self.first_rows, right=True) - 1]
-
-    def to(self, device: torch.device | str) -> "ConstantColumn":
-        return ConstantColumn(self.values.to(device), self.first_rows.to(device))
-
-
 class StepStore:
     """Holds a column per key over all steps of demonstrations of ``lengths`` ``[D]`` steps. A
     demonstration's rows are contiguous, so that windows are index arithmetic."""
 
     def __init__(self, lengths: Sequence[int] | np.ndarray = ()):
-        self.columns: dict[str, Any] = {}
+        self.columns: dict[str, Column] = {}
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.first_rows = np.cumsum(self.lengths) - self.lengths
         self.device = torch.device("cpu")
@@ -206,12 +185,78 @@ class Files(AbstractContextManager):
                 log.warning(f"{source.path}: {key} {LOST} {', '.join(map(str, lost))}")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def read_window(self, key: str, rows: np.ndarray) -> Tensor:
-        """Read the rows ``[T]`` of one demonstration."""
-        path, demo, first_row = self._locate(rows[0])
-        steps = rows - first_row
-        read = self._file(path).read_rows(demo, key, int(steps.min()), int(steps.max()) + 1)
-        return torch.from_numpy(read[steps - steps.min()])
+    def size(self, key: str) -> int:
+        """Count the bytes that a key of all files takes in memory; 0 if they lack it."""
+        pairs = [(file, source) for file, source in self._pairs() if file.has(source.demos[0], key)]
+        return sum(
+            source.num_steps
+            * math.prod(file.shape(source.demos[0], key))
+            * self._dtype(key).itemsize
+            for file, source in pairs
+        )
+
+    def streamed(self, key: str, shape: tuple[int, ...], cache_bytes: int) -> StreamedColumn:
+        """Make a column that is read from the files, of which so many bytes are kept in memory:
+        decoded images as far as there is room for the files of all others, else these."""
+        self.check(key)
+        num = sum(source.num_steps for source in self.sources)
+        widths = [file.packed_bytes(source.demos, key) for file, source in self._pairs()]
+        column: StreamedColumn = FileColumn(partial(self._fill, key), shape, self._dtype(key))
+        num_decoded = min(num, cache_bytes // column.row_bytes)
+        if all(widths) and num_decoded < num:
+            packed = FileColumn(
+                partial(self._fill, key, packed=True), (max(widths),), np.dtype(np.uint8)
+            )
+            more = max(0, column.row_bytes - packed.row_bytes)
+            num_decoded = max(0, cache_bytes - num * packed.row_bytes) // more if more else 0
+            room = cache_bytes - num_decoded * column.row_bytes
+            stop = num_decoded + min(num - num_decoded, room // packed.row_bytes)
+            kept = CachedColumn(packed, num_decoded, stop)
+            column = DecodedColumn(kept, shape, partial(self._decode, key))
+        return CachedColumn(column, 0, num_decoded) if num_decoded else column
+
+    def mapped(self, key: str, shape: tuple[int, ...], folder: str) -> ArrayColumn:
+        """Make a column of rows that are in a file of a folder, and are written there if they are
+        not (``train.cache_dir``)."""
+        self.check(key)
+        dtype, num = self._dtype(key), sum(source.num_steps for source in self.sources)
+        identity = [[fingerprint([source.path]), source.demos] for source in self.sources]
+
+        def parts() -> Iterator[np.ndarray]:
+            for file, source in self._pairs():
+                for demo, length in zip(source.demos, source.lengths, strict=True):
+                    rows = np.empty((length, *shape), dtype)
+                    file.read_into(demo, key, rows, 0)
+                    yield rows
+
+        return ArrayColumn(map_rows(folder, key, identity, (num, *shape), dtype, parts))
+
+    def _dtype(self, key: str) -> np.dtype:
+        file, source = self._pairs()[0]
+        return file.dtype(source.demos[0], key)
+
+    def _fill(self, key: str, rows: np.ndarray, taken: np.ndarray, packed: bool = False) -> None:
+        """Fill ``[B, T, ...]`` with the rows ``[B, T]`` of windows, each of one demonstration."""
+        numbers = np.searchsorted(self._first_rows, rows[:, 0], side="right") - 1
+        for i in np.argsort(rows[:, 0]):  # in the order in which they lie in the files
+            path, demo = self._demos[numbers[i]]
+            steps, file = rows[i] - self._first_rows[numbers[i]], self._file(path)
+            read = file.read_packed if packed else file.read_into
+            begin, end = int(steps.min()), int(steps.max()) + 1
+            if end - begin == len(steps):
+                read(demo, key, taken[i], begin)
+            else:  # padded: some are repeated
+                some = np.empty((end - begin, *taken.shape[2:]), taken.dtype)
+                read(demo, key, some, begin)
+                taken[i] = some[steps - begin]
+
+    def _decode(self, key: str, images: np.ndarray, files: np.ndarray, rows: np.ndarray) -> None:
+        for image, file, row in zip(images, files, rows, strict=True):
+            try:
+                decode_image(file, image)
+            except Exception as error:
+                path, place = self._locate(row)[0], self.place(key, row).partition(": ")[2]
+                raise unreadable(path, place, error) from None
 
     def place(self, key: str, row: int) -> str:
         """Name the file, demonstration and step of a row, for messages."""
@@ -230,19 +275,3 @@ class Files(AbstractContextManager):
 
     def _pairs(self) -> list[OpenFile]:
         return [(self._file(source.path), source) for source in self.sources]
-
-
-class FileColumn:
-    """Rows that stay in their files, and are read window by window."""
-
-    nbytes = 0
-
-    def __init__(self, files: Files, key: str, shape: tuple[int, ...]):
-        self.files, self.key, self.shape = files, key, shape
-
-    def take(self, rows: Tensor) -> Tensor:
-        windows = [self.files.read_window(self.key, window) for window in rows.cpu().numpy()]
-        return torch.stack(windows).view(*rows.shape, *self.shape)
-
-    def to(self, device: torch.device | str) -> "FileColumn":
-        return self

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from offrl.data.goals import Goals
-from offrl.data.steps import FileColumn, StepStore, ranges
+from offrl.data.steps import StepStore, ranges
 from offrl.tree import map_leaves
 
 ANY_LATER = Goals("future_uniform")
@@ -217,7 +217,7 @@ class WindowDataset(Dataset):
     @property
     def is_streamed(self) -> bool:
         """True if some of the data is read from files for each batch."""
-        return any(isinstance(c, FileColumn) for c in self.store.columns.values())
+        return any(column.is_streamed for column in self.store.columns.values())
 
     def to(self, device: torch.device | str) -> "WindowDataset":
         """Move the steps to the device on which batches are used."""

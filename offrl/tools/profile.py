@@ -180,12 +180,14 @@ def advice(profile: "Profile", training: Any) -> Iterator[str]:
 
 def _remedy(training: Any) -> str:
     """Say what helps where reading data takes long."""
+    from offrl.data.datasets import num_readers
+
     train = training.config.train
     if not training.dataset.is_streamed:
         return (
             ", though it is in memory: fewer steps in a window (train.seq_length, "
             "train.frame_stack) and fewer observations are less to gather"
         )
-    ahead = f"read ahead in processes (train.num_data_workers, now {train.num_data_workers})"
+    ahead = f"read ahead in processes (train.num_data_workers, now {num_readers(train)})"
     hold = 'hold it in memory, if it fits (train.hdf5_cache_mode="all"), or '
     return f" and is read from files: {hold if train.hdf5_cache_mode != 'all' else ''}{ahead}"

@@ -16,9 +16,9 @@ from offrl import Trainer, register_algo
 from offrl.__main__ import main
 from offrl.algos import Algo
 from offrl.algos.bc import BC, BCConfig
+from offrl.data.columns import FileColumn
 from offrl.data.ring import Ring
 from offrl.data.sequence import SequenceDataset
-from offrl.data.steps import FileColumn
 from offrl.kernels import compiled
 from offrl.tools.profile import advice
 from offrl.training.profile import Part, Profile, Profiling
@@ -129,7 +129,7 @@ def test_data_that_is_slow_to_read_is_in_its_row(profiled, monkeypatch):
         return take(*args)
 
     monkeypatch.setattr(FileColumn, "take", slow)
-    _, rows, out, _ = profiled({"train": {"hdf5_cache_mode": None}})
+    _, rows, out, _ = profiled({"train": {"hdf5_cache_mode": None, "num_data_workers": 0}})
     assert rows["data"][1] > max(1e3 * SLEEP_S, rows["forward"][2])
     assert re.search(r"- data takes \d+% of a step and is read from files: hold it in .*now 0", out)
 

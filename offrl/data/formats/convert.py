@@ -197,7 +197,9 @@ def _reader(
             return encoder(trajectory) if encoder else trajectory
         # Arrays are copied to the bit; frames, which robomimic does not know, become images.
         return {
-            key: value.read() if isinstance(value, StoredArray) and value.is_frames else value
+            key: value.read()
+            if isinstance(value, StoredArray) and value.packed is not None
+            else value
             for key, value in source.stored(demo, steps).items()
         }
 
