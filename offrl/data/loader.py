@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import count, cycle, islice
+from itertools import count, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from offrl import parallel
+from offrl.data.readers import read_ahead
 from offrl.data.ring import Ring
 from offrl.data.windows import num_gathered
-from offrl.processes import Channel, Child
 from offrl.tree import leaves, map_leaves
 
 Batches = Iterator[dict[str, Any]]
@@ -59,7 +59,7 @@ class BatchLoader:
         self.num_workers = num_workers if self._is_streamed else 0
         self.batches_per_pass = len(dataset) // batch_size
         self.position = 0
-        self._sent: Callable[[Batches], Batches] = iter
+        self._sent: Callable[[Batches], Batches] = _copied if self.num_workers else iter
 
     def to(self, device: torch.device) -> "BatchLoader":
         """Send batches to a GPU ahead of their turn (``Ring``), unless the data is there."""
@@ -73,36 +73,25 @@ class BatchLoader:
         in memory."""
         if self._is_streamed:
             return 1
-        batch = leaves(self._batch([next(self._chosen())]))
+        batch = leaves(self._batch([next(self._chosen(self.position))]))
         num_bytes = sum(getattr(x, "nbytes", 0) for x in batch.values())
         return min(num_gathered(num_bytes), self.batches_per_pass)
 
     def __iter__(self) -> Batches:
-        batches = self._read_ahead() if self.num_workers else self._gathered()
+        batches = self._read_ahead() if self.num_workers else self._gathered(self.position)
         for batch in self._sent(batches):
             self.position += 1
             yield batch
 
     def _read_ahead(self) -> Batches:
-        """Read batches in processes, as far ahead as their sockets hold."""
-        readers: list[Child] = []
-        try:
-            for first in range(self.num_workers):
-                read = partial(self._gathered, first, self.num_workers)
-                wording = "reads data", "lower train.num_data_workers"
-                readers.append(Child("fork", _send, (read,), *wording))
-            for reader in cycle(readers):
-                batch = reader.receive()
-                if isinstance(batch, Exception):
-                    raise batch
-                yield map_leaves(torch.from_numpy, batch)
-        finally:
-            for reader in readers:
-                reader.close()
+        """Read batches in processes, but for the first one, which says how large all are."""
+        first = next(self._gathered(self.position))
+        later = range(self.position + 1, self.position + 1 + self.num_workers)
+        return read_ahead(first, [partial(self._gathered, i, self.num_workers) for i in later])
 
-    def _gathered(self, first: int = 0, every: int = 1) -> Batches:
-        """Gather every ``every``-th batch from number ``first`` on, ``num_together`` at a time."""
-        chosen, num = islice(self._chosen(), first, None, every), self.num_together
+    def _gathered(self, position: int, every: int = 1) -> Batches:
+        """Gather every ``every``-th batch from a position on, ``num_together`` at a time."""
+        chosen, num = islice(self._chosen(position), 0, None, every), self.num_together
         while True:
             together = self._batch(list(islice(chosen, num)))
             parts = map_leaves(lambda x: x.split(self._own_size), together)
@@ -113,10 +102,10 @@ class BatchLoader:
         """Gather several batches as one."""
         return self.dataset.get_batch(*(torch.cat(parts) for parts in zip(*chosen, strict=True)))
 
-    def _chosen(self) -> Iterator[Sequence[Tensor]]:
-        """Choose this process's windows of each batch, ``[B]``, and draw the numbers
+    def _chosen(self, position: int) -> Iterator[Sequence[Tensor]]:
+        """Choose this process's windows ``[B]`` of each batch from a position on, and draw numbers
         ``[B, num_draws]`` that choose their goals, if any."""
-        first_pass, skip = divmod(self.position, self.batches_per_pass)
+        first_pass, skip = divmod(position, self.batches_per_pass)
         for number in count(first_pass):
             # Seeds of passes must not collide with those of a run with the next seed.
             own_seed = (self.seed * 1_000_003 + number) % 2**63
@@ -143,7 +132,6 @@ class BatchLoader:
         return (sizes.cumsum(0) - sizes)[file] + within.long()
 
 
-def _send(channel: Channel, read: Callable[[], Batches]) -> None:
-    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
-    for batch in read():
-        channel.send(map_leaves(Tensor.numpy, batch))
+def _copied(batches: Batches) -> Batches:
+    """Copy batches out of the memory in which they are read."""
+    return (map_leaves(Tensor.clone, batch) for batch in batches)

@@ -202,16 +202,13 @@ class Files(AbstractContextManager):
         num = sum(source.num_steps for source in self.sources)
         widths = [file.packed_bytes(source.demos, key) for file, source in self._pairs()]
         column: StreamedColumn = FileColumn(partial(self._fill, key), shape, self._dtype(key))
-        num_decoded = min(num, cache_bytes // column.row_bytes)
-        if all(widths) and num_decoded < num:
-            packed = FileColumn(
-                partial(self._fill, key, packed=True), (max(widths),), np.dtype(np.uint8)
-            )
-            more = max(0, column.row_bytes - packed.row_bytes)
-            num_decoded = max(0, cache_bytes - num * packed.row_bytes) // more if more else 0
-            room = cache_bytes - num_decoded * column.row_bytes
-            stop = num_decoded + min(num - num_decoded, room // packed.row_bytes)
-            kept = CachedColumn(packed, num_decoded, stop)
+        row, file = column.row_bytes, max(widths)
+        num_decoded = min(num, cache_bytes // row)
+        if num_decoded < num and all(widths) and file < row:
+            packed = FileColumn(partial(self._fill, key, packed=True), (file,), column.dtype)
+            num_decoded = max(0, cache_bytes - num * file) // (row - file)
+            num_packed = min(num - num_decoded, (cache_bytes - num_decoded * row) // file)
+            kept = CachedColumn(packed, num_decoded, num_decoded + num_packed)
             column = DecodedColumn(kept, shape, partial(self._decode, key))
         return CachedColumn(column, 0, num_decoded) if num_decoded else column
 

@@ -1,5 +1,6 @@
 """Images as frames in a file: the same wherever they are read; other compressions and chunks."""
 
+import io
 import shutil
 from contextlib import closing
 from itertools import islice
@@ -10,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from PIL import Image
 
 from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
-from offrl.data.storage import COMPRESSIONS, StoredArray, create
+from offrl.data.storage import COMPRESSIONS, StoredArray, create, decode_image
 from offrl.data.validation import Validation
 from offrl.data.writer import DemoWriter
 
@@ -168,3 +170,26 @@ def test_frames_of_other_sizes_are_refused(files):
     assert any(
         "demo_2/obs/camera has steps of" in wrong for wrong in Validation(files["png"]).wrong
     )
+
+
+def jpeg(image, **options):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "jpeg", **options)
+    return np.frombuffer(file.getvalue() + bytes(7), np.uint8)
+
+
+@pytest.mark.parametrize("subsampling", [0, 2])
+def test_a_jpeg_is_decoded_as_by_pil(subsampling):
+    image = np.random.default_rng(0).integers(0, 256, (30, 41, 3), np.uint8)
+    for options in ({"progressive": True}, {"quality": 20}):
+        file, found = jpeg(image, subsampling=subsampling, **options), np.empty_like(image)
+        decode_image(file, found)
+        assert np.array_equal(found, np.asarray(Image.open(io.BytesIO(file.tobytes()))))
+
+
+def test_a_jpeg_that_is_cut_off_or_of_another_kind_is_refused():
+    image = np.zeros((30, 41, 3), np.uint8)
+    file = jpeg(image)
+    for wrong in (file[: len(file) // 2], file[:3], jpeg(image[:, :40]), jpeg(image[..., 0])):
+        with pytest.raises((ValueError, OSError)):
+            decode_image(wrong, np.empty_like(image))

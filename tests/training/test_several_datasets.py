@@ -58,7 +58,7 @@ def test_statistics_are_of_all_files(files):
 def test_weights_are_of_windows(files, weights, share):
     dataset = SequenceDataset(files, KEYS)
     loader = BatchLoader(dataset, 80, seed=0, weights=weights)
-    indices = (indices for indices, *_ in loader._chosen())
+    indices = (indices for indices, *_ in loader._chosen(0))
     drawn = torch.cat([next(indices) for _ in range(200)])
     assert 0 <= int(drawn.min()) and int(drawn.max()) < 88
     assert float((drawn < 18).float().mean()) == pytest.approx(share, abs=0.02)
@@ -68,7 +68,7 @@ def test_weights_are_of_windows(files, weights, share):
 def test_normalised_weights_are_of_datasets(small_config, files):
     data = [{"path": files[0], "weight": 3.0}, {"path": files[1]}]
     trainer = Trainer(small_config({"train": {"data": data, "normalize_weights_by_ds_size": True}}))
-    indices = (indices for indices, *_ in trainer.loader._chosen())
+    indices = (indices for indices, *_ in trainer.loader._chosen(0))
     drawn = torch.cat([next(indices) for _ in range(400)])
     assert float((drawn < 18).float().mean()) == pytest.approx(0.75, abs=0.03)
     assert Trainer(small_config({"train": {"data": files}})).loader.weights is None

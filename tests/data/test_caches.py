@@ -1,0 +1,264 @@
+"""The place of data: in memory, in files, with a part in memory, and in a folder of mapped rows.
+Batches are the same everywhere. Data that does not fit is refused before it is read."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offrl.data import placement
+from offrl.data.columns import CachedColumn, FileColumn
+from offrl.data.loader import BatchLoader
+from offrl.data.mapped import cached_files
+from offrl.data.placement import place_keys
+from offrl.data.sequence import SequenceDataset
+from offrl.data.storage import create
+from offrl.tree import leaves
+
+LENGTHS = (9, 12, 8)
+IMAGE = (8, 10, 3)
+KEYS = ["camera", "speed"]
+CASES = {"plain": None, "chunked": "", "png": "png", "jpeg": "jpeg"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(0)
+    for kind, compression in CASES.items():
+        with h5py.File(folder / f"{kind}.hdf5", "w") as file:
+            for i, length in enumerate(LENGTHS):
+                demo = file.create_group(f"data/demo_{i}")
+                demo["actions"], demo["obs/speed"] = rng.random((length, 2)), rng.random(length)
+                rough = rng.integers(0, 256, (length, 2, 2, 3), np.uint8)
+                smooth = np.kron(rough, np.ones((1, 4, 5, 1), np.uint8))
+                if compression is None:
+                    demo["obs/camera"] = smooth
+                else:
+                    create(demo, "obs/camera", smooth, compression or None, chunk_bytes=500)
+    return folder
+
+
+def batches_of(path, num_workers=0, num=9, position=0, **options):
+    dataset = SequenceDataset(path, KEYS, dataset_keys=["actions"], **options)
+    loader = BatchLoader(dataset, 4, seed=1, num_workers=num_workers)
+    loader.position = position
+    return dataset, [leaves(batch) for batch, _ in zip(loader, range(num), strict=False)]
+
+
+def equal(some, others):
+    return all(
+        torch.equal(a[key], b[key]) for a, b in zip(some, others, strict=True) for key in a
+    ) and len(some) == len(others)
+
+
+@given(
+    kind=st.sampled_from(sorted(CASES)),
+    mode=st.sampled_from(["auto", "low_dim", None]),
+    cache=st.floats(1e-9, 1.1 * np.prod((sum(LENGTHS), *IMAGE)) / 1e9),
+    seq_length=st.integers(1, 4),
+    frame_stack=st.integers(1, 3),
+    pads=st.booleans(),
+    goal_mode=st.sampled_from([None, "last", "future_uniform", "mixture"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_batches_are_the_same_in_every_mode(files, kind, mode, cache, pads, **window):
+    options = {**window, "pad_seq_length": pads, "pad_frame_stack": pads}
+    path = files / f"{kind}.hdf5"
+    _, expected = batches_of(path, **options)
+    _, found = batches_of(path, hdf5_cache_mode=mode, cache_gb=cache, **options)
+    assert equal(expected, found)
+
+
+@pytest.mark.parametrize("kind", sorted(CASES))
+def test_readers_and_a_resumption_change_nothing(files, kind):
+    path, cache = files / f"{kind}.hdf5", 2e-6
+    _, expected = batches_of(path, num=30)
+    for num_workers in (1, 3):
+        options = {"hdf5_cache_mode": "auto", "cache_gb": cache, "num_workers": num_workers}
+        dataset, found = batches_of(path, num=30, **options)
+        assert dataset.is_streamed and equal(expected, found)
+        _, later = batches_of(path, num=19, position=11, **options)
+        assert equal(expected[11:], later)
+
+
+def test_what_readers_read_is_there_for_one_another():
+    reads = []
+
+    def read(rows, taken):
+        reads.extend(rows.reshape(-1))
+        taken[...] = rows[..., None]
+
+    column = CachedColumn(FileColumn(read, (1,), np.float32), 2, 6)
+    rows = torch.tensor([[0, 1], [2, 3], [3, 4], [6, 6]])
+    child = os.fork()
+    if child == 0:
+        column.take(rows)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert torch.equal(column.take(rows)[..., 0], rows.float())
+    assert sorted(reads) == [0, 1, 6, 6]
+    column.take(torch.tensor([[5, 5]]))
+    assert torch.equal(column.take(torch.tensor([[4, 5]])).flatten(), torch.tensor([4.0, 5.0]))
+    assert sorted(reads) == [0, 1, 5, 5, 6, 6]
+
+
+def test_memory_is_used_up_to_the_cache_and_no_further(files):
+    rows, row = sum(LENGTHS), int(np.prod(IMAGE))
+    for kind in CASES:
+        for share in (0.1, 0.5, 0.9):
+            cache = share * rows * row / 1e9
+            options = {"hdf5_cache_mode": "auto", "cache_gb": cache}
+            dataset, _ = batches_of(files / f"{kind}.hdf5", **options)
+            others = 4 * rows * 3  # actions, and a vector of one number
+            kept = dataset.store.columns["obs/camera"].nbytes
+            assert cache * 1e9 - others - row <= kept <= cache * 1e9 - others or (
+                kept == 0 and cache * 1e9 < others + row
+            )
+
+
+# -- the folder of mapped rows --------------------------------------------------------------------
+
+
+def test_mapped_rows_are_those_in_memory_and_are_written_once(files, tmp_path, monkeypatch):
+    for kind in CASES:
+        path = files / f"{kind}.hdf5"
+        _, expected = batches_of(path, frame_stack=2)
+        options = {
+            "frame_stack": 2,
+            "cache_dir": str(tmp_path / "cache"),
+            "hdf5_cache_mode": "auto",
+        }
+        dataset, found = batches_of(path, **options)
+        assert not dataset.is_streamed and equal(expected, found)
+        dataset.store.columns["obs/camera"].array.zero_()  # changes no file
+        with monkeypatch.context() as patched:
+            patched.setattr("offrl.data.mapped._write", None)
+            _, again = batches_of(path, **options)
+        assert equal(expected, again)
+    written = {path.suffix for path in cached_files(tmp_path / "cache")}
+    assert written == {".rows", ".lock"}
+
+
+def test_changed_data_is_not_taken_from_the_folder(files, tmp_path):
+    path = tmp_path / "changed.hdf5"
+    path.write_bytes((files / "plain.hdf5").read_bytes())
+    options = {"cache_dir": str(tmp_path / "cache")}
+    batches_of(path, **options)
+    with h5py.File(path, "r+") as file:
+        file["data/demo_1/obs/camera"][3] = 7
+    _, expected = batches_of(path)
+    assert equal(expected, batches_of(path, **options)[1])
+    _, fewer = batches_of(path, demo_limit=2)
+    assert equal(fewer, batches_of(path, demo_limit=2, **options)[1])
+
+
+def test_a_cut_off_file_of_the_folder_is_written_again(files, tmp_path):
+    path, options = files / "png.hdf5", {"cache_dir": str(tmp_path)}
+    _, expected = batches_of(path, **options)
+    (rows,) = tmp_path.glob("*.rows")
+    with open(rows, "r+b") as file:
+        file.truncate(1000)
+    assert equal(expected, batches_of(path, **options)[1])
+
+
+def test_a_folder_without_room_is_one_line(files, tmp_path, monkeypatch):
+    monkeypatch.setattr("offrl.outputs.MARGIN_BYTES", 2**60)
+    with pytest.raises(OSError, match="disk full"):
+        batches_of(files / "plain.hdf5", cache_dir=str(tmp_path))
+    assert not list(tmp_path.glob("*.rows"))
+
+
+def test_a_training_waits_for_another_that_writes(files, tmp_path, caplog):
+    script = (
+        "import sys, time\n"
+        "from offrl.data import mapped, sequence\n"
+        "write = mapped._write\n"
+        "def slow(*args):\n"
+        "    print('writes', flush=True)\n"
+        "    time.sleep(1)\n"
+        "    write(*args)\n"
+        "mapped._write = slow\n"
+        "sequence.SequenceDataset(sys.argv[1], ['camera'], cache_dir=sys.argv[2])\n"
+    )
+    path = files / "plain.hdf5"
+    command = [sys.executable, "-c", script, str(path), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "writes\n"
+        caplog.set_level("INFO")
+        began = time.monotonic()
+        _, found = batches_of(path, cache_dir=str(tmp_path))
+        assert time.monotonic() - began > 0.3
+        assert "another training writes it" in caplog.text
+    assert other.returncode == 0 and equal(found, batches_of(path)[1])
+
+
+def test_what_a_killed_training_left_is_written_anew_and_can_be_removed(files, tmp_path):
+    script = (
+        "import os, signal, sys\n"
+        "from offrl.data import mapped, sequence\n"
+        "mapped.put = None\n"
+        "import offrl.outputs as outputs\n"
+        "outputs.put = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sequence.SequenceDataset(sys.argv[1], ['camera'], cache_dir=sys.argv[2])\n"
+    )
+    path = files / "plain.hdf5"
+    command = [sys.executable, "-c", script, str(path), str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert {path.suffix for path in cached_files(tmp_path)} == {".rows", ".lock"}
+    assert not list(tmp_path.glob("[!.]*.rows"))
+    _, found = batches_of(path, cache_dir=str(tmp_path))
+    assert equal(found, batches_of(path)[1])
+    (tmp_path / "mine.rows").write_text("of the user")
+    assert "mine.rows" not in {path.name for path in cached_files(tmp_path)}
+
+
+# -- the guard ------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_before_it_is_read(files, monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda: 4000.0)
+    monkeypatch.setattr("offrl.data.steps.Files.read", None)
+    with pytest.raises(ValueError) as error:
+        SequenceDataset(files / "jpeg.hdf5", KEYS, hdf5_cache_mode="all")
+    message = str(error.value)
+    assert message.startswith(str(files / "jpeg.hdf5")) and "\n" not in message
+    for words in ("7.31 kB", "obs/camera", "4 kB are free", '"auto"', "cache_dir", "demo_limit"):
+        assert words in message
+
+
+def test_the_place_of_keys():
+    sizes = {"obs/a": 600, "obs/b": 300, "obs/v": 50, "obs/w": 20}
+    vectors, others = {"obs/v": 50, "obs/w": 20}, {"actions": 30}
+
+    def placed(mode, room):
+        found = place_keys("data", sizes, vectors, others, mode, room / 1e9)
+        return sorted(found.in_memory), dict(found.cached)
+
+    everything = sorted(sizes), {}
+    assert placed("all", 1) == placed("auto", 1000) == everything
+    assert placed("low_dim", 1) == (["obs/v", "obs/w"], {"obs/a": 0, "obs/b": 0})
+    assert placed(None, 1)[0] == [] and set(placed(None, 1)[1]) == set(sizes)
+    assert placed("auto", 400) == (["obs/v", "obs/w"], {"obs/a": 200, "obs/b": 100})
+    assert placed("auto", 60)[0] == ["obs/w"]
+    with pytest.raises(ValueError, match="null, auto, all, low_dim"):
+        placed("some", 1)
+
+
+def test_a_config_says_where_data_is(files, tmp_path):
+    from offrl import config_factory
+
+    config = config_factory("bc")
+    assert config.train.hdf5_cache_mode == "auto" and config.train.cache_gb is None
+    with pytest.raises(ValueError, match="train.cache_gb"):
+        config_factory("bc", {"train": {"cache_gb": 0}})
+    assert json.loads(config.dump())["train"]["cache_dir"] is None
