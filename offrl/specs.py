@@ -47,7 +47,7 @@ def register_obs_key(target_class: type[Modality]) -> type[Modality]:
     return MODALITIES.register(name)(target_class)
 
 
-TURN = "offrl edit pixels turns those of a file"
+TURN = "those of a file are turned by images in train.data, or by offrl edit pixels"
 
 
 @MODALITIES.register("depth")

@@ -12,6 +12,7 @@ LAYERS = {
     "beside_ray": 0,
     "cluster": 0,
     "config": 0,
+    "images": 0,
     "intervals": 0,
     "language": 0,
     "lazy": 0,

@@ -70,6 +70,7 @@ LAYERS: list[list[Part]] = [  # from the top to the bottom, number 0
         Part("language", ["text → vectors"]),
         Part("lazy", ["PyTorch, when needed"]),
         Part("links", ["which are followed"]),
+        Part("images", ["other forms of them"]),
         Part("memory", ["what is free"]),
         Part("modules", ["what may be imported"]),
         Part("tree", ["nested dicts"]),

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from offrl.config.online import OnlineConfig
 from offrl.config.section import Bounds, Count, MustBe, Section, Share, Steps, without_effect
+from offrl.images import Form
 from offrl.registry import shown
 
 
@@ -28,6 +29,10 @@ class DatasetConfig(Section):
     """Name of the environment in the logs. null: the name of its task."""
     lang: str | None = None
     """Instruction of the demonstrations, a sentence. null: none, or lang_emb in the file."""
+    images: dict[str, Annotated[list[Form], Field(min_length=1)]] = {}
+    """Form of images that are not stored as uint8 [H, W, C] or as depth maps [H, W, 1], by their
+    keys: {"front_image": ["channels_first", "unit_floats"]}. Each entry of the list is one step of
+    turning them as they are read. See the page on images."""
 
 
 class ActionConfig(Section):

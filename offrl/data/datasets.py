@@ -14,9 +14,11 @@ from offrl.config import Config
 from offrl.data.formats.hdf5 import held_out_key
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
+from offrl.images import advice, described, fitting, step_after
 from offrl.language import embed
+from offrl.registry import MODALITIES
 from offrl.seeding import preserved_rng
-from offrl.specs import LANGUAGE, modalities
+from offrl.specs import LANGUAGE, is_image, modalities
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +115,34 @@ def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> Se
         "demo_limit": [entry.demo_limit for entry in entries],
         "top_share": [entry.top_share for entry in entries],
         "constants": constants,
+        "images": [entry.images for entry in entries],
     }
-    return SequenceDataset(**(options | changes))
+    dataset = SequenceDataset(**(options | changes))
+    for group in modalities(config.observation).values():
+        for key, modality in group.items():
+            _check_form(dataset, key, modality)
+    return dataset
+
+
+def _check_form(dataset: SequenceDataset, key: str, modality: str) -> None:
+    """Raise ``ValueError`` for images that the modality refuses, but would take if they were turned
+    from the form that their first one has."""
+    if not is_image(modality):
+        return
+    kind, first = MODALITIES[modality](), torch.zeros(1, 1, dtype=torch.long)
+    image = dataset.store.columns[f"obs/{key}"].take(first)[0]
+    try:
+        kind.shape(image.shape[1:])
+        kind.process(image)
+    except ValueError:
+        rows = image.numpy()
+        forms = fitting(rows.shape[1:], rows.dtype, rows.min(), rows.max())
+        if forms and step_after(rows.shape[1:], rows.dtype, forms)[0][-1] in kind.CHANNELS:
+            stored = f"{list(rows.shape[1:])} of {rows.dtype}"
+            raise ValueError(
+                f"{dataset.sources[0].path}: observation {key!r} ({modality}) is {stored}: "
+                f"{described(forms)}; {advice(key, forms)}"
+            ) from None
 
 
 def make_held_out_dataset(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.remarks import SWITCHES, lost_dimensions, wrong_values
+from offrl.images import Form
 
 # Arrays, and groups of them, with a row for each step.
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
@@ -129,6 +130,14 @@ class Demos(Episodes):
                 "(train.hdf5_filter_key=null, experiment.validate=false)"
             )
         return masks[filter_key]
+
+    def turn(self, images: Mapping[str, Sequence[Form]]) -> None:
+        """Turn images of these forms, by their keys, as they are read from now on. Raises
+        ``ValueError`` for keys that are not there, and for layouts that cannot."""
+        if images:
+            remedy = f"convert it first: offrl convert {self.path} OUT --to robomimic"
+            words = f"images of {self.layout}'s layout are not turned as they are read"
+            raise ValueError(f"{self.path}: train.data.images: {words}; {remedy}")
 
     @abstractmethod
     def has(self, demo: str, key: str) -> bool:

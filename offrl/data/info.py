@@ -200,7 +200,8 @@ class ArrayFacts:
     def remarks(self) -> list[str]:
         if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
             return []  # it holds errors, not oddities
-        odd = odd_image(self.name, self.shape, np.dtype(self.dtype))
+        span = () if self._low is None else (np.min(self._low), np.max(self._high))
+        odd = odd_image(self.name, self.shape, np.dtype(self.dtype), *span)
         return [*([odd] if odd else []), *self._vectors.remarks()]
 
     def facts(self) -> dict[str, Any]:

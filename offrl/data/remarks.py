@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.computed import action_statistics, obs_statistics, stray_value
+from offrl.images import advice, described, fitting, likely, step_after
 
 KEPT = 2**26  # bytes kept of each key's vectors, so that memory is bounded
 LARGEST = float(np.finfo(np.float32).max)
@@ -142,24 +143,26 @@ def followed(obs: Any, next_obs: Any) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def odd_image(key: str, step: Sequence[int], kind: np.dtype) -> str | None:
-    """Write a sentence on images in a form that training refuses: it takes ``[H, W, C]`` of uint8,
-    and maps ``[H, W, 1]`` of other types. ``None`` for all other arrays.
+def odd_image(
+    key: str, step: Sequence[int], kind: np.dtype, low: float = 0, high: float = 1
+) -> str | None:
+    """Write a sentence on images in a form that training refuses, or that is seldom meant, with the
+    words of a config that name it; ``None`` for all other arrays.
 
-    step: the shape of one step. kind: the type of its numbers.
+    step: the shape of one step. kind: the type of its numbers, between ``low`` and ``high``.
     """
-    channels, is_bytes = (1, 3, 4), kind == np.uint8
-    sides = sorted(step)[-2:]
-    if not key.startswith(("obs/", "next_obs/")) or len(step) not in (2, 3) or min(sides) < 8:
+    group, _, name = key.partition("/")
+    if group not in ("obs", "next_obs") or kind.kind not in "fiub":
         return None
-    if len(step) == 3 and step[-1] in (channels if is_bytes else (1,)):
+    needed = fitting(step, kind, low, high)
+    forms = needed + likely(*step_after(step, kind, needed))
+    if not forms:
         return None
-    if len(step) == 3 and not {step[0], step[-1]} & {*channels}:
-        return None
-    return (
-        f"{key} has steps {list(step)} of {kind}; training takes images [H, W, C] of uint8, and "
-        "depth maps [H, W, 1]; offrl edit pixels turns them"
-    )
+    words = "if that is not meant,"
+    if needed:
+        words = "trainings take images [H, W, C] of uint8, and depth maps [H, W, 1];"
+    stored = f"{key} is {list(step)} of {kind}: {described(forms)}"
+    return f"{stored}; {words} {advice(name, forms)}"
 
 
 def features(demo: Mapping[str, Any]) -> dict[str, float]:

@@ -3,15 +3,18 @@
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from offrl.data.demos import Demos
+from offrl.images import Form, step_after, turned
 from offrl.memory import check_memory
 
 MOST_OPEN = 4096  # arrays that stay open; each takes some kilobytes
+TURNED_BYTES = 2**24  # of rows that are turned at once
 
 
 class StepArray(ABC):
@@ -33,6 +36,9 @@ class StepArray(ABC):
         """Fill an array with the rows from ``start`` on, converted to its type."""
         rows[...] = self.rows(start, start + len(rows))
 
+    def check_written(self) -> None:  # noqa: B027 (most formats cannot leave out a part)
+        """Raise ``ValueError`` if a part of it was never written."""
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -51,6 +57,43 @@ class InMemory(StepArray):
         return self.array[start:stop]
 
 
+class Turned(StepArray):
+    """Images of other forms, which are turned as they are read.
+
+    place: the array's name for errors. Raises ``ValueError`` for images that lack a form, also when
+    rows are read whose values do not fit.
+    """
+
+    def __init__(self, array: StepArray, forms: Sequence[Form], place: str):
+        self._array, self._forms, self._place = array, forms, place
+        with self._located():
+            step, self.dtype = step_after(array.shape[1:], array.dtype, forms)
+        self.shape = (len(array), *step)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        rows = self._array.rows(start, stop)
+        with self._located():
+            return turned(rows, self._forms)
+
+    def read_into(self, rows: np.ndarray, start: int = 0) -> None:
+        row = math.prod(self._array.shape[1:]) * self._array.dtype.itemsize
+        block = max(1, TURNED_BYTES // max(1, row))
+        for first in range(0, len(rows), block):
+            part = rows[first : first + block]
+            part[...] = self.rows(start + first, start + first + len(part))
+
+    def check_written(self) -> None:
+        self._array.check_written()
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            remedy = "correct images in its entry of train.data"
+            raise ValueError(f"{self._place} {error}; {remedy}") from None
+
+
 class SeparateArrays(Demos):
     """Demonstrations with separate arrays, the latest of which are kept open.
 
@@ -60,6 +103,7 @@ class SeparateArrays(Demos):
 
     def __init__(self) -> None:
         self._opened: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._images: Mapping[str, Sequence[Form]] = {}
 
     def close(self) -> None:
         self._opened.clear()
@@ -71,6 +115,17 @@ class SeparateArrays(Demos):
     @abstractmethod
     def _open(self, demo: str, key: str) -> Any:
         """Open an array (``StepArray``). Raises ``ValueError`` if it cannot be read."""
+
+    def turn(self, images: Mapping[str, Sequence[Form]]) -> None:
+        for key in images:
+            if not self.has(demo := self.demos()[0], f"obs/{key}"):
+                names = [k.removeprefix("obs/") for k in self.keys(demo) if k.startswith("obs/")]
+                words = f"has no obs/{key}; correct it, or leave it out. There are"
+                raise ValueError(
+                    f"{self.path}: train.data.images: {demo} {words} {', '.join(names) or 'none'}"
+                )
+        self._images = images
+        self._opened.clear()
 
     def has(self, demo: str, key: str) -> bool:
         return key in self.keys(demo)
@@ -90,7 +145,11 @@ class SeparateArrays(Demos):
             return self._opened[place]
         if len(self._opened) >= MOST_OPEN:
             self._opened.popitem(last=False)
-        found = self._opened[place] = self._open(demo, key)
+        found = self._open(demo, key)
+        group, _, name = key.partition("/")
+        if name in self._images and group in ("obs", "next_obs"):
+            found = Turned(found, self._images[name], f"{self.path}: {self.root}{demo}/{key}")
+        self._opened[place] = found
         return found
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:

@@ -26,6 +26,7 @@ from offrl.data.placement import CacheMode, place_keys
 from offrl.data.remarks import NOT_FOLLOWED, followed
 from offrl.data.steps import Files, StepStore
 from offrl.data.windows import Window, WindowDataset
+from offrl.images import Form
 from offrl.specs import LANGUAGE
 from offrl.tree import gather
 
@@ -53,6 +54,7 @@ class SequenceDataset(WindowDataset):
         else vectors, and as many rows of the others as fit.
     cache_gb: the memory for ``"auto"``, in GB; ``None``: half of what is free.
     cache_dir: a folder for images, as ``train.cache_dir``.
+    images: for each file, the forms of images by their keys, as ``train.data.images``.
     constants: for each file, observations ``{key: [...]}`` that are constant, such as an
         instruction's embedding, and replace stored ones. They are not normalised.
     action_stats: normalise actions by these statistics, not by the data's own.
@@ -93,6 +95,7 @@ class SequenceDataset(WindowDataset):
         subgoal_steps: int | None = None,
         cache_gb: float | None = None,
         cache_dir: str | None = None,
+        images: Sequence[Mapping[str, Sequence[Form]]] | None = None,
     ):
         goals = make_goals(goal_mode, goal_shares, goal_discount, goal_rewards)
         _check_choices(goal_rewards, dataset_keys)
@@ -101,7 +104,7 @@ class SequenceDataset(WindowDataset):
         self._discount = discount
         self._obs_stats: dict[str, Statistics] = {}
         choice = (filter_by_attribute, demo_limit, top_share)
-        with Files(hdf5_use_swmr) as self._files:
+        with Files(hdf5_use_swmr, _by_path(paths, images or [{}] * len(paths))) as self._files:
             self.sources = self._files.choose(paths, *choice, action_keys[0])
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
@@ -314,6 +317,19 @@ class SequenceDataset(WindowDataset):
             return [None] * len(self.sources)
         parts = self.store.values(f"obs/{key}").cpu().split([s.num_steps for s in self.sources])
         return [part[0].numpy() if (part == part[0]).all() else None for part in parts]
+
+
+def _by_path(
+    paths: Sequence[str], images: Sequence[Mapping[str, Sequence[Form]]]
+) -> dict[str, Mapping[str, Sequence[Form]]]:
+    """Return the forms of each file's images; ``ValueError`` if a file that is named twice is said
+    to have different ones."""
+    forms: dict[str, Mapping[str, Sequence[Form]]] = {}
+    for path, own in zip(map(str, paths), images, strict=True):
+        if forms.setdefault(path, own) != own:
+            words = "stands there twice, with different forms of images (images); write the same"
+            raise ValueError(f"train.data: {path} {words}")
+    return forms
 
 
 def _check_choices(goal_rewards: bool, dataset_keys: Sequence[str]) -> None:

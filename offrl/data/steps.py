@@ -94,10 +94,13 @@ OpenFile = tuple[Demos, Source]  # an open file, and its selected demonstrations
 
 class Files(AbstractContextManager):
     """Files of demonstrations as one sequence of rows. Each process opens the files for itself when
-    it reads them. A context manager."""
+    it reads them. A context manager.
 
-    def __init__(self, swmr: bool):
-        self._swmr = swmr
+    images: the forms of images that are turned as they are read, by file and key.
+    """
+
+    def __init__(self, swmr: bool, images: Mapping[str, Any]):
+        self._swmr, self._images = swmr, images
         self._open: dict[tuple[int, str], Demos] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -217,7 +220,10 @@ class Files(AbstractContextManager):
         not (``train.cache_dir``)."""
         self.check(key)
         dtype, num = self._dtype(key), sum(source.num_steps for source in self.sources)
-        identity = [[fingerprint([source.path]), source.demos] for source in self.sources]
+        identity = [
+            [fingerprint([source.path]), source.demos, self._images.get(source.path)]
+            for source in self.sources
+        ]
 
         def parts() -> Iterator[np.ndarray]:
             for file, source in self._pairs():
@@ -267,7 +273,7 @@ class Files(AbstractContextManager):
     def _file(self, path: str) -> Demos:
         handle = (os.getpid(), path)
         if handle not in self._open:
-            self._open[handle] = open_demos(path, self._swmr)
+            self._open[handle] = open_demos(path, self._swmr, self._images.get(path))
         return self._open[handle]
 
     def _pairs(self) -> list[OpenFile]:

@@ -134,9 +134,11 @@ class Validation:
             raise ValueError(f"{self.path}: {place} has {len(rows)} steps, but actions {length}")
         if key in ("rewards", "dones") and math.prod(rows.shape[1:]) != 1:
             raise ValueError(f"{self.path}: {place} is to be a number for each step")
-        odd = odd_image(key, rows.shape[1:], rows.dtype)
-        if odd and key not in self._layout:
-            self.remarks.append(odd)
+        if key not in self._layout and len(rows.shape) > 2:
+            image = rows[:1]
+            span = image.min(initial=0), image.max(initial=0)
+            if odd := odd_image(key, rows.shape[1:], rows.dtype, *span):
+                self.remarks.append(odd)
         kind = "bytes" if rows.dtype == np.uint8 else "numbers"
         step = f"{kind} {list(rows.shape[1:])}"
         if self._layout.setdefault(key, step) != step:

@@ -3,18 +3,20 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from offrl.data.formats.hdf5 import DemoFile, located
-from offrl.data.remarks import odd_image
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.storage import CHUNK_BYTES, StoredArray, kind_of_step
 from offrl.data.writer import split as drawn
 from offrl.edits.edit import ACTION_MAP, Edit, check_range, labelled, of_files
 from offrl.edits.selection import facts
+from offrl.images import FORMS, Form, fitting, scaled, turned
+from offrl.registry import did_you_mean, shown
 
 log = logging.getLogger(__name__)
 
@@ -193,43 +195,73 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
         raise ValueError(f"{other.path}: {words}")
 
 
-def pixels(file: DemoFile, limits: Sequence[float] | None = None) -> Edit:
-    """Convert images in a form that training refuses (channels first, no channel, no bytes) to
-    ``[T, H, W, C]`` of uint8. Those of one channel keep their numbers, as depth maps.
+def pixels(
+    file: DemoFile,
+    images: Iterable[tuple[str, str]] = (),
+    limits: Sequence[float] | None = None,
+) -> Edit:
+    """Turn images of other forms (``offrl.images``) into ``[T, H, W, C]`` of uint8, or depth maps.
 
-    limits: the numbers that become 0 and 255; by default 0 and 1, or 0 and 255 if one is larger.
-    Raises ``ValueError`` if no image needs conversion, or if numbers lie outside.
+    images: pairs of an observation's key and the names of its forms, joined by commas; by default
+        all images that training refuses, in the form that they have by shape, type and range. Those
+        of one channel keep their numbers, as depth maps.
+    limits: the numbers that become 0 and 255, of colours in other ranges.
+    Raises ``ValueError`` if no image is to be turned, or if numbers lie outside of their range.
     """
     if limits and limits[0] >= limits[1]:
         raise ValueError("--range: LOW has to be less than HIGH")
-    first, spans = file.stored(file.demos()[0]), {}
-    for key, array in first.items():
-        if isinstance(array, StoredArray) and odd_image(key, array.shape[1:], array.dtype):
-            is_colour = _turned(np.empty((0, *array.shape[1:]))).shape[-1] > 1
-            is_scaled = array.dtype != np.uint8 and is_colour
-            spans[key] = (limits or _limits(file, key)) if is_scaled else None
-    if not spans:
+    turns = _named(file, images) if images else _found(file, limits)
+    if not turns:
         raise ValueError(f"{file.path}: has no images that would have to be turned")
 
     def change(file: DemoFile, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
-        for key, span in spans.items():
-            with located(file.path, f"data/{demo}/{key}"):
-                images = _turned(trajectory[key].read())
-                if span:
-                    scaled = (images.astype(np.float32) - span[0]) * (255 / (span[1] - span[0]))
-                    images = np.rint(scaled.clip(0, 255)).astype(np.uint8)
-                trajectory[key] = images
+        for key in (key for key in turns if key in trajectory):
+            rows = trajectory[key].read()
+            try:
+                trajectory[key] = turns[key](rows)
+            except ValueError as error:
+                words = f"{error}; name the forms that it has: --images KEY=FORM,FORM"
+                raise ValueError(f"{file.path}: data/{demo}/{key} {words}") from None
         return trajectory
 
     return of_files([file], change=change)
 
 
-def _turned(images: np.ndarray) -> np.ndarray:
-    """Convert images ``[T, C, H, W]`` or ``[T, H, W]`` to ``[T, H, W, C]``."""
-    if images.ndim == 3:
-        return images[..., None]
-    return images if images.shape[-1] in (1, 3, 4) else np.moveaxis(images, 1, -1)
+Turn = Callable[[np.ndarray], np.ndarray]
+
+
+def _named(file: DemoFile, images: Iterable[tuple[str, str]]) -> dict[str, Turn]:
+    """Return how the named images are turned, by their arrays' keys."""
+    there, turns = _steps(file), dict[str, Turn]()
+    for key, names in images:
+        if f"obs/{key}" not in there:
+            known = ", ".join(k.removeprefix("obs/") for k in sorted(there) if k.startswith("obs/"))
+            raise ValueError(f"{file.path}: --images: has no obs/{key}; it has {known}")
+        if wrong := [name for name in names.split(",") if name not in FORMS]:
+            hint = f"{did_you_mean(wrong[0], FORMS)} Known: {', '.join(FORMS)}."
+            raise ValueError(f"--images: unknown form of images {shown(wrong[0])}.{hint}")
+        turn = partial(turned, forms=cast(list[Form], names.split(",")))
+        turns |= dict.fromkeys((f"obs/{key}", f"next_obs/{key}"), turn)
+    return turns
+
+
+def _found(file: DemoFile, limits: Sequence[float] | None) -> dict[str, Turn]:
+    """Return how the images are turned that training refuses, by their arrays' keys."""
+    turns: dict[str, Turn] = {}
+    for key, array in file.stored(file.demos()[0]).items():
+        if not isinstance(array, StoredArray) or not key.startswith(("obs/", "next_obs/")):
+            continue
+        step, kind = array.shape[1:], array.dtype
+        forms = fitting(step, kind)
+        is_scaled = kind != np.uint8 and forms[-1:] in (["unit_floats"], ["byte_numbers"])
+        if is_scaled and limits:
+            turns[key] = partial(scaled, forms=forms[:-1], low=limits[0], high=limits[1])
+        elif is_scaled:
+            turns[key] = partial(turned, forms=fitting(step, kind, *_limits(file, key)))
+        elif forms:
+            turns[key] = partial(turned, forms=forms)
+    return turns
 
 
 def _limits(file: DemoFile, key: str) -> tuple[float, float]:

@@ -62,9 +62,9 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def pair(text: str) -> list[str]:
-    """Read an argument of the form OLD=NEW."""
+    """Read an argument of the form OLD=NEW, or KEY=WORDS."""
     if text.count("=") != 1 or not all(text.split("=")):
-        raise argparse.ArgumentTypeError(f"OLD=NEW is needed, e.g. obs/x=obs/y, not {text}")
+        raise argparse.ArgumentTypeError(f"A=B is needed, e.g. obs/x=obs/y, not {text}")
     return text.split("=")
 
 

@@ -214,9 +214,21 @@ COMMANDS = {
     ),
     "pixels": Command(
         "rearrange.pixels",
-        "turn images into [H, W, C] of bytes: channels first, floats, or no channel",
-        "in.hdf5 --output out.hdf5",
-        [option("--range", "what becomes 0 and 255", **RANGE)],
+        "turn images of other forms into [H, W, C] of bytes, or depth maps",
+        "in.hdf5 --output out.hdf5 --images front_image=channels_first,unit_floats",
+        [
+            option(
+                "--images",
+                "keys of observations, and the forms that they are turned from (default: all that "
+                "training refuses, by their shapes, types and ranges)",
+                nargs="+",
+                type=tools.pair,
+                default=[],
+                metavar="KEY=FORM,FORM",
+            ),
+            option("--range", "what becomes 0 and 255", **RANGE),
+        ],
+        exclusive=("--images", "--range"),
     ),
     "repack": Command(
         "rearrange.repack",

@@ -55,6 +55,52 @@ def test_images_of_other_forms_are_said_and_turned(stored, turned, options, demo
     assert not any("pixels" in x for x in Validation(out).remarks)
 
 
+NAMED = {
+    "a fourth channel": (np.concatenate([RGB, GREY], -1), RGB, "rgba"),
+    "a fourth channel first": (first(np.concatenate([RGB, GREY], -1)), RGB, "channels_first,rgba"),
+    "millimetres": (GREY[..., 0].astype(np.uint16) * 9, None, "no_channel,millimetres"),
+    "millimetres in a channel": (GREY.astype(np.uint16) * 9, None, "millimetres"),
+    "floats from -1": (RGB / 127.5 - 1, RGB, "signed_floats"),
+}
+
+
+@pytest.mark.parametrize(("stored", "turned", "forms"), NAMED.values(), ids=NAMED)
+def test_what_a_remark_says_turns_images(stored, turned, forms, demos, tmp_path):
+    with_images(demos, stored)
+    words = f"offrl edit pixels IN --output OUT --images front_image={forms}"
+    for remarks in (Validation(demos).remarks, DataInfo(demos).facts()["remarks"]):
+        assert sorted(x.split()[0] for x in remarks if x.endswith(words)) == [
+            "next_obs/front_image",
+            "obs/front_image",
+        ]
+    out = tmp_path / "turned.hdf5"
+    assert main(words.replace("IN", str(demos)).replace("OUT", str(out)).split()[1:]) == 0
+    turned = GREY * np.float32(9) / np.float32(1000) if turned is None else turned
+    with DemoFile(out) as file:
+        for key in ("obs/front_image", "next_obs/front_image"):
+            np.testing.assert_array_equal(file.trajectory("demo_1")[key], turned)
+    assert not any("pixels" in x for x in Validation(out).remarks)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("front=grey", "--images: has no obs/front; it has front_image"),
+        ("front_image=gray", "unknown form of images 'gray'. Did you mean 'grey'?"),
+        ("front_image=grey", "demo_0/obs/front_image is [12, 10, 3] of uint8, not [H, W, 1]"),
+        ("front_image", "A=B is needed"),
+    ],
+)
+def test_forms_that_images_do_not_have_are_refused(named, words, demos, tmp_path, capsys):
+    with_images(demos, RGB)
+    out = tmp_path / "out.hdf5"
+    try:
+        status = main(["edit", "pixels", str(demos), "--output", str(out), "--images", named])
+    except SystemExit as error:
+        status = error.code
+    assert status and words in capsys.readouterr().err and not out.exists()
+
+
 def test_what_is_no_image_or_has_no_plain_range_is_refused(demos, tmp_path, capsys):
     command = ["edit", "pixels", str(demos), "--output", str(tmp_path / "out.hdf5")]
     assert main(command) == 1

@@ -1,7 +1,7 @@
 """Finds and opens files and folders of demonstrations in any layout."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from offrl.data.formats.hdf5 import DemoFile, located, open_unchecked
 from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
 from offrl.data.formats.robosuite import RobosuiteRaw, is_raw
+from offrl.images import Form
 
 log = logging.getLogger(__name__)
 
@@ -123,10 +124,22 @@ def find_data_file(path: str | Path) -> Path:
         raise FileNotFoundError(f"{path}: no such file here; make it with: {command}") from None
 
 
-def open_demos(path: str | Path, swmr: bool = False) -> Demos:
+def open_demos(
+    path: str | Path, swmr: bool = False, images: Mapping[str, Sequence[Form]] | None = None
+) -> Demos:
     """Open the demonstrations in a file or folder to train on. Raises ``ValueError`` or
-    ``FileNotFoundError``. swmr: read also while another program is writing."""
-    return recognise(Path(path), swmr).demos(Path(path), swmr)
+    ``FileNotFoundError``.
+
+    swmr: read also while another program is writing.
+    images: the forms of images, by their keys, which are turned as they are read.
+    """
+    demos = recognise(Path(path), swmr).demos(Path(path), swmr)
+    try:
+        demos.turn(images or {})
+    except ValueError:
+        demos.close()
+        raise
+    return demos
 
 
 def open_episodes(path: str | Path) -> Episodes:
