@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from offrl import Trainer
+from offrl import DemoWriter, Trainer
 from offrl.data.datasets import make_dataset
 from offrl.data.sequence import SequenceDataset
 from offrl.images import FORMS, Form, step_after, turned
@@ -216,3 +216,15 @@ def test_one_file_has_one_form(small_config, elsewhere):
     entries = [{"path": str(elsewhere[0]), "images": images} for images in (IMAGES, {})]
     with pytest.raises(ValueError, match="twice, with different forms"):
         Trainer(small_config({"observation": SEEN, "train": {"data": entries}}))
+
+
+@pytest.mark.parametrize("place", ["all", "none", "some"])
+def test_compressed_images_are_turned(place, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (6, 12, 10, 1)).astype(np.uint8)
+    path = str(tmp_path / "demos.hdf5")
+    with DemoWriter(path, compression="png") as writer:
+        writer.write({"actions": np.zeros((6, 2)), "obs/front": images})
+    options = PLACES[place] | {"images": [{"front": ["grey"]}], "load_next_obs": False}
+    dataset = SequenceDataset(path, ["front"], **options)
+    seen = dataset.get_batch(np.arange(6))["obs"]["front"][:, 0]
+    np.testing.assert_array_equal(seen, images.repeat(3, axis=-1))
