@@ -113,7 +113,13 @@ class Episodes(AbstractContextManager):
 
 class Demos(Episodes):
     """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
-    ``next_obs/KEY``, each with a row for every step. They can be trained on."""
+    ``next_obs/KEY``, each with a row for every step. They can be trained on.
+
+    tasks: sentences by their number, which the key ``task_index`` tells of each step, if the format
+        has that.
+    """
+
+    tasks: Mapping[int, str] = {}
 
     @abstractmethod
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:

@@ -59,8 +59,7 @@ LAYOUTS = (
         "LeRobot",
         "meta/info.json",
         lambda path, file: is_lerobot(path),
-        lambda path, swmr: _untrainable(path),
-        LeRobotFolder,
+        lambda path, swmr: LeRobotFolder(path),
     ),
     Layout(
         "Minari",
@@ -98,11 +97,6 @@ def recognise(path: Path, swmr: bool = False) -> Layout:
 @cache  # once for each path
 def _say(path: Path, name: str, mark: str) -> None:
     log.info(f"{path}: has {mark}: read as {name}")
-
-
-def _untrainable(path: Path) -> Demos:
-    remedy = f"convert it with: offrl convert {path} demos.hdf5 --to robomimic"
-    raise ValueError(f"{path}: is of LeRobot's layout, which is not trained on; {remedy}")
 
 
 def find_data(path: str) -> Path:

@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.formats import exchange, lerobot
+from offrl.data.formats import exchange
 from offrl.data.formats.exchange import Conversion, StepType
-from offrl.data.formats.lerobot import (
-    COUNTS,
-    PIXELS,
-    STATE,
-    Film,
-    camera_feature,
-    encode_film,
-    parquet,
-)
+from offrl.data.formats.film import PIXELS, Film, encode_film
+from offrl.data.formats.lerobot import COUNTS, NOTES, STATE, SUCCESS, camera_feature
+from offrl.data.formats.lerobot_index import INFO, parquet
 from offrl.outputs import check_space, whole_folder
 
+VERSION = "v3.0"
+STATS, TASKS = "meta/stats.json", "meta/tasks.parquet"
+EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FILES_PER_FOLDER = 1000
 DATA_MB, VIDEO_MB = 100, 200  # largest size of a file; LeRobot's own limits
 ROWS = 100  # episodes whose metadata is written at once
@@ -69,7 +68,7 @@ def encode_episode(
         columns["next.done"] = exchange.as_booleans(trajectory, "dones")
     if "success" in trajectory:
         last = np.arange(len(columns["action"])) == len(columns["action"]) - 1
-        columns[lerobot.SUCCESS] = last & bool(trajectory["success"])
+        columns[SUCCESS] = last & bool(trajectory["success"])
     films, stats = {}, {}
     for key in cameras:
         films[camera_feature(key)] = encode_film(trajectory[key], fps)
@@ -96,8 +95,8 @@ class _Dataset:
     def __init__(self, folder: Path, plan: Conversion, name: Path):
         assert plan.fps is not None  # ``encoder`` has checked it
         self._folder, self._plan, self._name, self._fps = folder, plan, name, plan.fps
-        self._data = _FileSet(folder, lerobot.DATA_PATH, DATA_MB)
-        self._noted = _FileSet(folder, lerobot.EPISODES_PATH, DATA_MB)
+        self._data = _FileSet(folder, DATA_PATH, DATA_MB)
+        self._noted = _FileSet(folder, EPISODES_PATH, DATA_MB)
         self._films: dict[str, _FileSet] = {}
         self._columns: dict[str, np.ndarray] = {}  # the first episode's
         self._tasks: dict[str, int] = {}
@@ -157,7 +156,7 @@ class _Dataset:
 
     def _append_film(self, name: str, clip: bytes) -> dict[str, Any]:
         """Append an episode's film to the others, and return its place."""
-        path, fps = lerobot.VIDEO_PATH, self._fps
+        path, fps = VIDEO_PATH, self._fps
         files = self._films.setdefault(name, _FileSet(self._folder, path, VIDEO_MB, video_key=name))
         place = files.place(len(clip), lambda path: Film(path, fps))
         start = files.file.num_frames / fps
@@ -176,7 +175,7 @@ class _Dataset:
             self._note()
         kwargs = (self._plan.env_args or {}).get("env_kwargs") or {}
         info = {
-            "codebase_version": lerobot.VERSION,
+            "codebase_version": VERSION,
             "robot_type": kwargs["robots"] if isinstance(kwargs.get("robots"), str) else None,
             "total_episodes": self._num_episodes,
             "total_frames": self._num_steps,
@@ -186,19 +185,19 @@ class _Dataset:
             "video_files_size_in_mb": VIDEO_MB,
             "fps": self._fps,
             "splits": {"train": f"0:{self._num_episodes}"},
-            "data_path": lerobot.DATA_PATH,
-            "video_path": lerobot.VIDEO_PATH if self._films else None,
+            "data_path": DATA_PATH,
+            "video_path": VIDEO_PATH if self._films else None,
             "features": self._features(),
         }
         contents = {
-            lerobot.INFO: info,
-            lerobot.STATS: self._stats.values(),
-            lerobot.NOTES: self._plan.notes(),
+            INFO: info,
+            STATS: self._stats.values(),
+            NOTES: self._plan.notes(),
         }
         for name, content in contents.items():
             text = json.dumps(content, indent=4, ensure_ascii=False)
             (self._folder / name).write_text(text, encoding="utf-8")
-        parquet().write_table(_tasks_table(self._tasks), self._folder / lerobot.TASKS)
+        parquet().write_table(_tasks_table(self._tasks), self._folder / TASKS)
 
     def _features(self) -> dict[str, Any]:
         counts = {name: np.empty(0, dtype) for name, dtype in COUNTS.items()}
