@@ -22,8 +22,8 @@ import numpy as np
 
 from offrl.data.formats.convert import convert, make_plan
 from offrl.data.formats.files import open_episodes
+from offrl.data.formats.film import OpenFilm, encode_film
 from offrl.data.formats.hdf5 import DemoFile
-from offrl.data.formats.lerobot import decode_film, encode_film
 from offrl.data.writer import DemoWriter
 from offrl.outputs import put
 
@@ -103,7 +103,7 @@ def films(source: Path, folder: Path) -> Works:
     return {
         "coding the films alone": lambda: [encode_film(frames, FPS) for frames in images],
         "decoding the films alone": lambda: [
-            decode_film(folder / f"{i}.mp4", 0, len(x), FPS) for i, x in enumerate(images)
+            OpenFilm(folder / f"{i}.mp4").frames(0, 0, len(x), FPS) for i, x in enumerate(images)
         ],
     }
 

@@ -9,6 +9,7 @@ from offrl.lazy import needed
 
 MODEL = "openai/clip-vit-large-patch14"
 NUM_TOKENS = 25  # longer sentences are cut
+AT_ONCE = 256  # sentences, to bound memory
 
 
 def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
@@ -26,12 +27,15 @@ def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
             f"({' '.join(str(error).split())[:120]}); run `hf download {MODEL}` where there is a "
             "connection, or store the embeddings in the dataset as the observation lang_emb"
         ) from None
-    tokens = tokenizer(
-        text=sentences,
-        padding="max_length",
-        truncation=True,
-        max_length=NUM_TOKENS,
-        return_tensors="pt",
-    )
-    with torch.no_grad():
-        return dict(zip(sentences, encoder(**tokens).text_embeds.numpy(), strict=True))
+    found: dict[str, np.ndarray] = {}
+    for part in (sentences[i : i + AT_ONCE] for i in range(0, len(sentences), AT_ONCE)):
+        tokens = tokenizer(
+            text=part,
+            padding="max_length",
+            truncation=True,
+            max_length=NUM_TOKENS,
+            return_tensors="pt",
+        )
+        with torch.no_grad():
+            found |= zip(part, encoder(**tokens).text_embeds.numpy(), strict=True)
+    return found

@@ -28,7 +28,8 @@ class DatasetConfig(Section):
     key: str | None = None
     """Name of the environment in the logs. null: the name of its task."""
     lang: str | None = None
-    """Instruction of the demonstrations, a sentence. null: none, or lang_emb in the file."""
+    """Instruction of the demonstrations, a sentence. null: lang_emb in the file, the tasks of a
+    LeRobot folder, or none."""
     images: dict[str, Annotated[list[Form], Field(min_length=1)]] = {}
     """Form of images that are not stored as uint8 [H, W, C] or as depth maps [H, W, 1], by their
     keys: {"front_image": ["channels_first", "unit_floats"]}. Each entry of the list is one step of

@@ -48,18 +48,18 @@ class ArrayColumn(Column):
 
 
 class ConstantColumn(Column):
-    """One value per file for all of its steps: ``values`` ``[F, ...]``, from ``first_rows`` on."""
+    """A few ``values`` ``[K, ...]`` that many steps share, and the number of each row's ``[N]``."""
 
-    def __init__(self, values: Tensor, first_rows: Tensor):
-        self.values, self.first_rows = values, first_rows
+    def __init__(self, values: Tensor, numbers: Tensor):
+        self.values, self.numbers = values, numbers
         self.shape = tuple(values.shape[1:])
-        self.nbytes = values.nbytes
+        self.nbytes = values.nbytes + numbers.nbytes
 
     def take(self, rows: Tensor) -> Tensor:
-        return self.values[torch.bucketize(rows, self.first_rows, right=True) - 1]
+        return self.values[self.numbers[rows]]
 
     def to(self, device: torch.device | str) -> "ConstantColumn":
-        return ConstantColumn(self.values.to(device), self.first_rows.to(device))
+        return ConstantColumn(self.values.to(device), self.numbers.to(device))
 
 
 class StreamedColumn(Column):

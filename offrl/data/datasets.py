@@ -11,6 +11,8 @@ from torch import Tensor
 
 from offrl import parallel
 from offrl.config import Config
+from offrl.config.train import DatasetConfig
+from offrl.data.formats.files import open_demos
 from offrl.data.formats.hdf5 import held_out_key
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
@@ -50,9 +52,10 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
     known: The instructions in the checkpoint of a resumed run, which then need no language model.
     """
     train = config.train
-    langs: Langs = [entry.lang for entry in train.data or []]
     are_seen = LANGUAGE in obs_keys(config)
-    instructions = _embedded(langs, are_seen, known)
+    sentences = [_sentences(entry, are_seen) for entry in train.data or []]
+    instructions = _embedded(sentences, are_seen, known)
+    langs: Langs = [own[0] if len(own) == 1 else None for own in sentences]
     dataset = make_dataset(config, instructions)
     if are_seen and not instructions:
         instructions, langs = _stored(dataset, langs)
@@ -116,6 +119,7 @@ def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> Se
         "top_share": [entry.top_share for entry in entries],
         "constants": constants,
         "images": [entry.images for entry in entries],
+        "instructions": instructions,
     }
     dataset = SequenceDataset(**(options | changes))
     for group in modalities(config.observation).values():
@@ -185,15 +189,27 @@ def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:
     return dataset
 
 
-def _embedded(langs: Langs, are_seen: bool, known: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """Embed the sentences of the data, unless the policy does not see them."""
-    sentences = [lang for lang in langs if lang]
+def _sentences(entry: DatasetConfig, are_seen: bool) -> list[str]:
+    """Return the instructions of an entry of ``train.data``: the one that it gives, or else those
+    that the data tells in words, unless it stores their embeddings."""
+    if entry.lang or not are_seen:
+        return [entry.lang] if entry.lang else []
+    with open_demos(entry.path) as file:
+        stores = file.has(file.demos(limit=1)[0], f"obs/{LANGUAGE}")
+        return [] if stores else sorted({*file.tasks.values()})
+
+
+def _embedded(
+    told: Sequence[Sequence[str]], are_seen: bool, known: Mapping[str, Tensor]
+) -> dict[str, np.ndarray]:
+    """Embed the sentences of each entry of the data, unless the policy does not see them."""
+    sentences = [sentence for own in told for sentence in own]
     if sentences and not are_seen:
         remedy = f"add {LANGUAGE} to observation.modalities.obs.low_dim"
         log.warning(f"train.data.lang: the policy does not see it; {remedy}")
     if not sentences or not are_seen:
         return {}
-    if len(sentences) < len(langs):
+    if not all(told):
         raise ValueError("train.data.lang: give an instruction for every dataset, or for none")
     if set(sentences) <= set(known):
         return {lang: known[lang].numpy() for lang in sentences}

@@ -17,6 +17,8 @@ from offrl.images import Form
 # Arrays, and groups of them, with a row for each step.
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
 
+TASK = "task_index"
+
 
 class Episodes(AbstractContextManager):
     """Demonstrations in a format that is read one whole episode at a time. A context manager."""
@@ -115,8 +117,8 @@ class Demos(Episodes):
     """Demonstrations ``demo_N`` with arrays ``actions``, ``rewards``, ``dones``, ``obs/KEY``,
     ``next_obs/KEY``, each with a row for every step. They can be trained on.
 
-    tasks: sentences by their number, which the key ``task_index`` tells of each step, if the format
-        has that.
+    tasks: sentences by their number, which the key ``TASK`` has for each step, if the format tells
+        tasks in words.
     """
 
     tasks: Mapping[int, str] = {}

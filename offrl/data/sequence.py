@@ -28,7 +28,6 @@ from offrl.data.steps import Files, StepStore
 from offrl.data.windows import Window, WindowDataset
 from offrl.images import Form
 from offrl.specs import LANGUAGE
-from offrl.tree import gather
 
 log = logging.getLogger(__name__)
 _say_once = cache(log.log)
@@ -57,6 +56,8 @@ class SequenceDataset(WindowDataset):
     images: for each file, the forms of images by their keys, as ``train.data.images``.
     constants: for each file, observations ``{key: [...]}`` that are constant, such as an
         instruction's embedding, and replace stored ones. They are not normalised.
+    instructions: the embeddings ``[E]`` of sentences, of which files that tell each step's task in
+        words make the observation ``lang_emb``, if they have neither that nor a constant for it.
     action_stats: normalise actions by these statistics, not by the data's own.
     rewards: as ``train.rewards``.
     reward_stats: normalise rewards by these statistics, not by the data's own.
@@ -96,6 +97,7 @@ class SequenceDataset(WindowDataset):
         cache_gb: float | None = None,
         cache_dir: str | None = None,
         images: Sequence[Mapping[str, Sequence[Form]]] | None = None,
+        instructions: Mapping[str, np.ndarray] | None = None,
     ):
         goals = make_goals(goal_mode, goal_shares, goal_discount, goal_rewards)
         _check_choices(goal_rewards, dataset_keys)
@@ -109,7 +111,7 @@ class SequenceDataset(WindowDataset):
             self.env_args = self.sources[0].env_args
             self.demos = [demo for source in self.sources for demo in source.demos]
             self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
-            self._add_constants(constants or [{}])
+            self._add_constants(constants or [{}] * len(paths), instructions or {})
             wants_next = load_next_obs or goal_mode is not None or subgoal_steps is not None
             stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
             shapes = self._shapes(stored, wants_next)
@@ -135,12 +137,26 @@ class SequenceDataset(WindowDataset):
 
     # -- construction -----------------------------------------------------------------------------
 
-    def _add_constants(self, constants: Sequence[Mapping[str, np.ndarray]]) -> None:
-        sizes = torch.tensor([source.num_steps for source in self.sources])
-        begins = sizes.cumsum(0) - sizes
-        for key, values in gather(lambda x: torch.from_numpy(np.stack(x)), constants).items():
-            for path in (f"obs/{key}", f"next_obs/{key}"):
-                self.store.columns[path] = ConstantColumn(values, begins)
+    def _add_constants(
+        self,
+        constants: Sequence[Mapping[str, np.ndarray]],
+        instructions: Mapping[str, np.ndarray],
+    ) -> None:
+        """Add the observations that have few values: one for each file, or for each task."""
+        parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        told = self._files.told(instructions) if instructions else {}
+        for k, (source, own) in enumerate(zip(self.sources, constants, strict=True)):
+            few = {key: (x[None], np.zeros(source.num_steps, int)) for key, x in own.items()}
+            for key, part in (({LANGUAGE: told[k]} if k in told else {}) | few).items():
+                parts.setdefault(key, []).append(part)
+        for key, found in parts.items():
+            if len(found) < len(self.sources):
+                raise ValueError(f"{self.hdf5_path}: {key} is given for some files; give all one")
+            begins = np.cumsum([0, *(len(values) for values, _ in found)])
+            numbers = [own + begin for (_, own), begin in zip(found, begins[:-1], strict=True)]
+            values = np.concatenate([values for values, _ in found])
+            column = ConstantColumn(*map(torch.from_numpy, (values, np.concatenate(numbers))))
+            self.store.columns |= {f"obs/{key}": column, f"next_obs/{key}": column}
 
     def _shapes(self, keys: Sequence[str], wants_next: bool) -> dict[str, tuple[int, ...]]:
         """Return the shape of a step of each observation ``obs/KEY`` and ``next_obs/KEY``."""

@@ -24,12 +24,13 @@ from offrl.data.columns import (
     FileColumn,
     StreamedColumn,
 )
-from offrl.data.demos import Demos
+from offrl.data.demos import TASK, Demos
 from offrl.data.formats.files import open_demos
 from offrl.data.mapped import map_rows
 from offrl.data.provenance import fingerprint
 from offrl.data.remarks import LOST
 from offrl.data.storage import decode_image, unreadable
+from offrl.specs import LANGUAGE
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,26 @@ class Files(AbstractContextManager):
                 words = f"{list(file.shape(other.demos[0], key))} in {other.path}; use what agrees"
                 raise ValueError(f"{key} has shape {list(shape)} in {source.path}, but {words}")
         return shape
+
+    def told(
+        self, instructions: Mapping[str, np.ndarray]
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Return for the number of each file that tells tasks in words, and stores no embeddings of
+        them, the ``instructions`` ``[K, E]`` of its tasks, and the number of each step's ``[N]``.
+        """
+        found = {}
+        for k, (file, source) in enumerate(self._pairs()):
+            if not file.tasks or file.has(source.demos[0], f"obs/{LANGUAGE}"):
+                continue
+            steps = file.read(source.demos, TASK, source.lengths).reshape(-1).astype(int)
+            tasks, numbers = np.unique(steps, return_inverse=True)
+            sentences = {task: file.tasks.get(task) for task in tasks.tolist()}
+            if lacking := [task for task, x in sentences.items() if x not in instructions]:
+                words = f"is {sentences[lacking[0]]!r}, which has no embedding here"
+                raise ValueError(f"{source.path}: the {TASK} {lacking[0]} {words}")
+            values = [instructions[str(sentence)] for sentence in sentences.values()]
+            found[k] = np.stack(values), numbers.reshape(-1)
+        return found
 
     def hold_integers(self, key: str) -> bool:
         return any(file.holds_integers(source.demos[0], key) for file, source in self._pairs())

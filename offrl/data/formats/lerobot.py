@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from offrl.data.demos import TASK
 from offrl.data.formats.exchange import read_notes, vector_columns
 from offrl.data.formats.hdf5 import located
 from offrl.data.formats.lerobot_index import INFO, file_in, parquet, read_index
@@ -30,11 +31,11 @@ from offrl.data.separate import InMemory, SeparateArrays, StepArray
 NOTES = "meta/offrl.json"
 STATE, IMAGES = "observation.state", "observation.images."
 ARRAYS = {"action": "actions", "next.reward": "rewards", "next.done": "dones"}
-SUCCESS, TASK = "next.success", "task_index"
+SUCCESS = "next.success"
 # Features of all data sets that number the steps.
 COUNTS = {
     "timestamp": "float32",
-    **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64"),
+    **dict.fromkeys(("frame_index", "episode_index", "index", TASK), "int64"),
 }
 PICTURES = ("image", "video")
 NUMBERS = re.compile(r"(float|u?int)(8|16|32|64)|bool")  # the types of features that are read
@@ -94,11 +95,11 @@ class LeRobotFolder(SeparateArrays):
         kinds = {name: feature["dtype"] for name, feature in self._index.features.items()}
         self._read_names = [k for k, kind in kinds.items() if NUMBERS.fullmatch(kind)]
         self._files, self._films = Recent(OPEN_BYTES), Recent(OPEN_FILES)
-        self._images = Images(folder, OPEN_BYTES, OPEN_FILES)
+        self._pictures = Images(folder, OPEN_BYTES, OPEN_FILES)
 
     def close(self) -> None:
         super().close()
-        for kept in (self._files, self._films, self._images):
+        for kept in (self._files, self._films, self._pictures):
             kept.clear()
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
@@ -208,7 +209,7 @@ class LeRobotFolder(SeparateArrays):
             file = self._files.get(path, lambda: self._read(path), lambda file: file.nbytes)
             rows = file.rows(episode["episode_index"], episode["length"])
             if feature["dtype"] == "image":
-                return ImageArray(self._images, path, part.feature, rows, part.shape)
+                return ImageArray(self._pictures, path, part.feature, rows, part.shape)
             values = file.values(part.feature, feature["shape"])[rows]
             if part.columns != slice(None):
                 values = values[:, part.columns]

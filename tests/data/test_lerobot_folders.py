@@ -1,0 +1,153 @@
+"""Folders of LeRobot, which are trained on as they are."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("pyarrow")
+
+from conftest import train_completely
+from lerobot_folders import CAMERA, LENGTHS, TASKS, VERSIONS, write_folder
+
+from offrl import Trainer
+from offrl.data.formats.files import open_demos
+from offrl.data.sequence import SequenceDataset
+
+KINDS = ["video", "image"]
+FRONT = "obs/front_image"
+
+
+def close(images, others):
+    """Equal but for what a film costs."""
+    return np.abs(images.astype(float) - others).mean() < 6
+
+
+def same_batch(one, other):
+    for key, value in one.items():
+        if isinstance(value, dict):
+            same_batch(value, other[key])
+        elif value is not None:
+            assert torch.equal(value, other[key]), key
+
+
+def state(folder, **changes):
+    path = folder / "meta/info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_that_is_there_is_read(version, kind, tmp_path):
+    turned = version == "v2.1"
+    written = write_folder(tmp_path / "set", version, kind, channels_first=turned)
+    with open_demos(tmp_path / "set") as file:
+        demos = file.demos()
+        assert demos == ["demo_0", "demo_1", "demo_2"]
+        assert set(file.keys("demo_0")) == {"actions", "obs/state", FRONT}
+        assert file.lengths(demos).tolist() == [*LENGTHS]
+        for demo, episode in zip(demos, written, strict=True):
+            found = file.trajectory(demo)
+            assert found["task"] == episode["task"] and found["fps"] == 20
+            np.testing.assert_array_equal(found["actions"], episode["action"])
+            np.testing.assert_array_equal(found["obs/state"], episode["observation.state"])
+            assert found[FRONT].dtype == np.uint8 and found[FRONT].shape[1:] == (48, 48, 3)
+            if kind == "image":
+                np.testing.assert_array_equal(found[FRONT], episode[CAMERA])
+            assert close(found[FRONT], episode[CAMERA])
+            for start, stop in ((0, 1), (3, 5), (len(episode[CAMERA]) - 1, len(episode[CAMERA]))):
+                rows = file.array(demo, FRONT).rows(start, stop)
+                np.testing.assert_array_equal(rows, found[FRONT][start:stop])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_batches_have_the_same_bits_wherever_the_data_is(version, kind, tmp_path):
+    write_folder(tmp_path / "set", version, kind)
+    options = {"seq_length": 4, "frame_stack": 2, "load_next_obs": False}
+
+    def batch(mode, **more):
+        data = SequenceDataset(
+            tmp_path / "set", ["state", "front_image"], hdf5_cache_mode=mode, **options, **more
+        )
+        return data.get_batch(torch.arange(len(data)))
+
+    expected = batch("all")
+    assert expected["obs"]["front_image"].shape == (sum(LENGTHS), 5, 48, 48, 3)
+    assert expected["rewards"].abs().sum() == 0 and expected["dones"].abs().sum() == 0
+    for mode, more in (("low_dim", {}), (None, {}), ("auto", {"cache_gb": 1e-4})):
+        same_batch(expected, batch(mode, **more))
+
+
+@pytest.mark.parametrize("fps", [10, 15, 30, 50])
+def test_frames_are_found_at_any_rate(fps, tmp_path):
+    """Of images for each step, by which its number is told."""
+    steps = np.arange(60, dtype=np.uint8)
+    images = np.broadcast_to(4 * steps[:, None, None, None], (60, 32, 32, 3))
+    vectors = np.zeros((60, 1), np.float32)
+    episode = {"observation.state": vectors, "action": vectors, CAMERA: images, "task": TASKS[0]}
+    write_folder(tmp_path / "set", "v3.0", fps=fps, episodes=[episode] * 3)
+    with open_demos(tmp_path / "set") as file:
+        for demo in file.demos():
+            found = [file.array(demo, FRONT).rows(t, t + 1).mean() / 4 for t in steps]
+            assert np.round(found).tolist() == steps.tolist()
+
+
+def test_splits_and_ranges_of_episodes_are_filter_keys(tmp_path):
+    write_folder(tmp_path / "set")
+    state(tmp_path / "set", splits={"train": "0:2", "test": "2:3"})
+    with open_demos(tmp_path / "set") as file:
+        assert file.masks() == {"train": ["demo_0", "demo_1"], "test": ["demo_2"]}
+        assert file.demos("test") == file.demos("2:") == file.demos("2:3") == ["demo_2"]
+        assert file.demos("train", 1) == file.demos(":1") == ["demo_0"]
+        for wrong, words in (
+            ("valid", "it has train, test"),
+            ("1:9", "are 0 to 2"),
+            ("2:2", "2:2"),
+        ):
+            with pytest.raises(ValueError, match=f"set: .*{words}"):
+                file.demos(wrong)
+    state(tmp_path / "set", splits={"train": "0:3"})
+    with open_demos(tmp_path / "set") as file:  # all episodes: it chooses nothing
+        assert file.masks() == {} and file.demos("train") == file.demos()
+    state(tmp_path / "set", splits={"train": "all"})
+    with open_demos(tmp_path / "set") as file, pytest.raises(ValueError, match="the split train"):
+        file.masks()
+
+
+def test_tasks_are_instructions(tmp_path):
+    write_folder(tmp_path / "one", "v3.0")
+    write_folder(tmp_path / "two", "v2.0")
+    instructions = {task: np.full(4, i, np.float32) for i, task in enumerate(TASKS)}
+    paths = [tmp_path / "one", tmp_path / "two"]
+    constants = [{}, {"lang_emb": np.full(4, 7, np.float32)}]
+    options = {"instructions": instructions, "constants": constants, "load_next_obs": False}
+    data = SequenceDataset(paths, ["state", "lang_emb"], **options)
+    batch = data.get_batch(torch.arange(len(data)))
+    expected = np.repeat([0, 1, 0, 7], [*LENGTHS, sum(LENGTHS)])
+    assert batch["obs"]["lang_emb"][:, 0, 0].tolist() == expected.tolist()
+    assert batch["obs"]["lang_emb"].shape == (2 * sum(LENGTHS), 1, 4)
+    with pytest.raises(ValueError, match="one: the task_index 1 is 'close it', which has no emb"):
+        SequenceDataset(paths, ["lang_emb"], instructions={TASKS[0]: np.zeros(4)})
+
+
+def test_a_policy_is_trained_on_a_folder_and_its_tasks(small_config, tmp_path, monkeypatch):
+    write_folder(tmp_path / "set", "v2.1")
+    told = []
+
+    def embed(sentences):
+        told.extend(sentences)
+        return {s: np.full(5, len(s), np.float32) for s in sentences}
+
+    monkeypatch.setattr("offrl.data.datasets.embed", embed)
+    config = small_config(
+        {
+            "train": {"data": [{"path": str(tmp_path / "set")}], "hdf5_filter_key": "0:2"},
+            "observation": {"modalities": {"obs": {"low_dim": ["state", "lang_emb"]}}},
+        }
+    )
+    trainer = Trainer(config)
+    train_completely(trainer)
+    assert sorted(told) == sorted(TASKS) == sorted(trainer.instructions)
+    assert len(trainer.dataset) == sum(LENGTHS[:2])
