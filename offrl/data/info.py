@@ -1,6 +1,7 @@
 """Facts about demonstrations: counts, keys, ranges, successes, masks, sizes, and oddities."""
 
 import hashlib
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -17,6 +18,7 @@ from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, features, odd_image, unusual, wrong_values
 from offrl.data.storage import StoredArray, bytes_on_disk
 
+TIMED = 3  # demonstrations that are read to tell the time of reading all
 SAMPLED = 64  # images per camera for ranges, unless all are read
 ENVIRONMENT = ("env_name", "env_version", "type")
 NUMBERS = ("actions", "rewards", "dones")  # must hold numbers
@@ -53,6 +55,7 @@ class DataInfo:
                 advance(1)
             for facts in self._arrays.values():
                 facts.widen_by_vectors()
+            self._seconds = self._time_to_read(demos)
             if isinstance(demos, DemoFile):  # masks() would raise what is reported here
                 self.masks = {key: demos.mask(key) for key in demos.filter_keys()}
             else:
@@ -111,6 +114,23 @@ class DataInfo:
         self._successes.append(demos.success(read))
         self._alike[digest.digest()].append(demo)
 
+    def _time_to_read(self, demos: Episodes) -> float | None:
+        """Measure the time in which a few demonstrations are read to be trained on, and return that
+        for all."""
+        few = {*np.linspace(0, len(self.names) - 1, TIMED).astype(int).tolist()}
+        num_steps, started = sum(self.lengths[i] for i in few), time.perf_counter()
+        try:
+            for i in few:
+                if not isinstance(demos, Demos):
+                    demos.trajectory(self.names[i])
+                    continue
+                for key in filter(lambda key: key.startswith(OF_STEPS), self._arrays):
+                    demos.read([self.names[i]], key, np.array(self.lengths[i : i + 1]))
+        except ValueError:  # reported as wrong, or no numbers
+            return None
+        seconds = time.perf_counter() - started
+        return seconds * sum(self.lengths) / num_steps if num_steps else None
+
     def facts(self) -> dict[str, Any]:
         """Return the facts that ``offrl info`` prints."""
         known = [success for success in self._successes if success is not None]
@@ -140,6 +160,7 @@ class DataInfo:
             "layout": self.layout,
             "bytes_on_disk": sum(file.stat().st_size for file in files if file.is_file()),
             "bytes_in_memory": sum(array.bytes_in_memory for array in self._arrays.values()),
+            "seconds_to_first_batch": self._seconds,
             "demonstrations": len(self.names),
             "steps": sum(self.lengths),
             "lengths": _spread(self.lengths),
@@ -211,7 +232,8 @@ class ArrayFacts:
             if 1 < np.size(self._low) <= EACH_DIMENSION:
                 each = zip(np.ravel(self._low), np.ravel(self._high), strict=True)
                 facts["ranges"] = [[_number(low), _number(high)] for low, high in each]
-        return facts | {"bytes_on_disk": self.bytes_on_disk, "storage": self.storage}
+        sizes = {"bytes_on_disk": self.bytes_on_disk, "bytes_in_memory": self.bytes_in_memory}
+        return facts | sizes | {"storage": self.storage}
 
 
 def _spread(numbers: Sequence[float] | np.ndarray) -> dict[str, float | None] | None:

@@ -9,6 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrl.outputs import check_space, one_at_a_time, slug, whole_file, writable_folder
+from offrl.outputs import (
+    check_space,
+    one_at_a_time,
+    slug,
+    take_lock,
+    whole_file,
+    writable_folder,
+)
 
 log = logging.getLogger(__name__)
 
-NAME = re.compile(r"\.?[\w.+=-]+-[0-9a-f]{16}(\.\d+\.partial)?\.(rows|lock)")
+NAME = re.compile(r"\.[\w.+=-]+-[0-9a-f]{16}")  # of a lock
 
 
 def map_rows(
@@ -65,6 +73,24 @@ def _write(path: Path, num_bytes: int, parts: Iterator[np.ndarray]) -> None:
             bar.update(part.nbytes)
 
 
-def cached_files(folder: Path) -> list[Path]:
-    """List the files that trainings left in a folder, finished or not, and no others."""
-    return [path for path in sorted(folder.iterdir()) if NAME.fullmatch(path.name)]
+def mapped_files(folder: Path) -> dict[Path, list[Path]]:
+    """List the files that trainings left in a folder, finished or not, by their locks."""
+    locks = sorted(lock for lock in folder.glob(".*.lock") if NAME.fullmatch(lock.stem))
+    names = (lock.stem.removeprefix(".") for lock in locks)
+    return {
+        lock: [*folder.glob(f"{name}.rows"), *folder.glob(f".{name}.*.partial.rows")]
+        for lock, name in zip(locks, names, strict=True)
+    }
+
+
+def clear(folder: Path) -> list[Path]:
+    """Remove these files, and return them. Trainings that map them go on. What is being written
+    stays."""
+    removed = []
+    for lock, files in mapped_files(folder).items():
+        with open(lock) as opened, suppress(ValueError):
+            take_lock(opened.fileno(), lock, "it is being written")
+            for path in (*files, lock):
+                path.unlink(missing_ok=True)
+            removed += files
+    return removed

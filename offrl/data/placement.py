@@ -60,10 +60,11 @@ def place_keys(
             if sum(chosen.values()) + size <= room:
                 chosen[key] = size
         rest = max(0, room - sum(chosen.values()))
-        total = sum(sizes.values()) + sum(others.values())
+        always = sum(others.values())
+        total, kept = sum(sizes.values()) + always, sum(chosen.values()) + rest + always
         log.info(
-            f"{name}: takes {in_bytes(total)} in memory, and {in_bytes(free)} are free: "
-            f"{in_bytes(room)} of it are kept there (train.cache_gb)"
+            f"{name}: takes {in_bytes(total)} in memory, of which {in_bytes(kept)} are kept there "
+            "(train.cache_gb); the rest is read from files"
         )
     _check_fits(name, {**chosen, **others}, free)
     streamed = {key: size for key, size in sizes.items() if key not in chosen}

@@ -192,7 +192,7 @@ class SeparateArrays(Demos):
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Open an array; ``ValueError`` unless it has this shape and numbers (uint8 if ``dtype``
         is)."""
-        array, wrong = self.array(demo, key), ""
+        array, wrong = self._open(demo, key), ""  # as it is read but once, it is not kept
         if array.shape != shape:
             asked = f"the demo's actions and the other demos ask for {list(shape)}"
             wrong = f"has shape {list(array.shape)}, but {asked}"

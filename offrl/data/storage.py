@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class StoredArray(StepArray):
     """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
-        self.id, self.dtype, self._space = dataset, dataset.dtype, dataset.get_space()
+        self.id, self.dtype = dataset, dataset.dtype
         self.shape = tuple(dataset.shape or ())
         self.external = sources(dataset, self.dtype.itemsize)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
@@ -127,6 +127,10 @@ class StoredArray(StepArray):
         self.read_into(rows)
         return rows
 
+    @cached_property
+    def _space(self) -> h5py.h5s.SpaceID:
+        return self.id.get_space()
+
     def rows(self, start: int, stop: int) -> np.ndarray:
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
         self.read_into(rows, start)
@@ -137,10 +141,12 @@ class StoredArray(StepArray):
             rows[...] = self[start : start + len(rows)]
             return
         self.check_written()
+        here = there = h5py.h5s.ALL
         try:
-            self._space.select_hyperslab((start, *[0] * (rows.ndim - 1)), rows.shape)
-            place = h5py.h5s.create_simple(rows.shape)
-            self.id.read(place, self._space, rows, _type_in_memory(rows.dtype))
+            if len(rows) < len(self):
+                here, there = h5py.h5s.create_simple(rows.shape), self._space
+                there.select_hyperslab((start, *[0] * (rows.ndim - 1)), rows.shape)
+            self.id.read(here, there, rows, _type_in_memory(rows.dtype))
         except Exception as error:
             raise unreadable(*place_of(self.id), error) from None
 

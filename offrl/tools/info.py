@@ -109,6 +109,8 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             yield label + in_bytes(value)
         elif name in ("best_evaluation", "last_evaluation", "test"):
             yield label + _in_rates(value)
+        elif name == "seconds_to_first_batch":
+            yield f"{'first batch:':20}after about {value:.2g} s, with all of it read into memory"
         elif name == "success":
             yield f"{label}{value['rate']:.1%} of {value['demonstrations']}"
         elif name == "epochs":
@@ -138,12 +140,14 @@ def _is_nested(value: Any) -> bool:
 
 def _table(keys: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     width = max(map(len, keys), default=0) + 2
-    yield f"{'key':{width}}{'step':16}{'type':10}{'range':28}{'on disk':>10}  stored"
+    heads = f"{'range':28}{'on disk':>10}{'in memory':>11}"
+    yield f"{'key':{width}}{'step':16}{'type':10}{heads}  stored"
     for name, key in keys.items():
         spread = f"[{_words(key['min'])}, {_words(key['max'])}]" if "min" in key else ""
         yield (
             f"{name:{width}}{key['shape']!s:16}{key['dtype']:10}{spread:28}"
-            f"{in_bytes(key['bytes_on_disk']):>10}  {key['storage']}"
+            f"{in_bytes(key['bytes_on_disk']):>10}{in_bytes(key['bytes_in_memory']):>11}"
+            f"  {key['storage']}"
         )
 
 

@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "other option is allowed with it",
     )
     add("--debug", action="store_true", help="make a complete tiny run, in seconds")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="do everything up to the first step, write nothing, and say what was found: data, the "
+        "memory that it takes, the time to the first batch, networks, environments",
+    )
     add("--print-config", action="store_true", help="print the config with its defaults, and stop")
     add_options(parser, "--follow-links", "--module")
 
@@ -104,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         print(config.dump())
         return 0
+    if args.dry_run:
+        return _show_dry_run(config)
     from offrl import parallel
     from offrl.config.build import check_longer
     from offrl.config.files import parse_override
@@ -135,9 +143,26 @@ def run(args: argparse.Namespace) -> int:
         lines = result.describe() if parallel.rank() == 0 else {}
     if lines and result.is_measured:
         lines["finished"] = "the training has come to its end"
+    _print(lines)
+    return 0 if result.is_measured and not result.problems else 1
+
+
+def _print(lines: Mapping[str, object]) -> None:
     for name, value in lines.items():
         print(f"{name + ':':16}{value}")
-    return 0 if result.is_measured and not result.problems else 1
+
+
+def _show_dry_run(config: Any) -> int:
+    from offrl.config.pipeline import PipelineConfig
+    from offrl.training.dry_run import dry_run
+
+    if isinstance(config, PipelineConfig):
+        raise ValueError(
+            "--dry-run: only trainings of offrl's algorithms can say beforehand what they do; this "
+            "file is of parts of your own (alg_para)"
+        )
+    _print(dry_run(config))
+    return 0
 
 
 def _open_run(path: str) -> tuple[Any, dict[str, Any], bool]:

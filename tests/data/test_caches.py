@@ -15,10 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offrl.__main__ import main
 from offrl.data import placement
 from offrl.data.columns import CachedColumn, FileColumn
 from offrl.data.loader import BatchLoader
-from offrl.data.mapped import cached_files
+from offrl.data.mapped import mapped_files
 from offrl.data.placement import place_keys
 from offrl.data.sequence import SequenceDataset
 from offrl.data.storage import create
@@ -145,8 +146,7 @@ def test_mapped_rows_are_those_in_memory_and_are_written_once(files, tmp_path, m
             patched.setattr("offrl.data.mapped._write", None)
             _, again = batches_of(path, **options)
         assert equal(expected, again)
-    written = {path.suffix for path in cached_files(tmp_path / "cache")}
-    assert written == {".rows", ".lock"}
+    assert all(map(len, mapped_files(tmp_path / "cache").values()))
 
 
 def test_changed_data_is_not_taken_from_the_folder(files, tmp_path):
@@ -202,7 +202,7 @@ def test_a_training_waits_for_another_that_writes(files, tmp_path, caplog):
     assert other.returncode == 0 and equal(found, batches_of(path)[1])
 
 
-def test_what_a_killed_training_left_is_written_anew_and_can_be_removed(files, tmp_path):
+def test_what_a_killed_training_left_is_written_anew_and_can_be_removed(files, tmp_path, capsys):
     script = (
         "import os, signal, sys\n"
         "from offrl.data import mapped, sequence\n"
@@ -214,12 +214,19 @@ def test_what_a_killed_training_left_is_written_anew_and_can_be_removed(files, t
     path = files / "plain.hdf5"
     command = [sys.executable, "-c", script, str(path), str(tmp_path)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert {path.suffix for path in cached_files(tmp_path)} == {".rows", ".lock"}
     assert not list(tmp_path.glob("[!.]*.rows"))
     _, found = batches_of(path, cache_dir=str(tmp_path))
     assert equal(found, batches_of(path)[1])
+    (left, whole) = sorted(path.name for files in mapped_files(tmp_path).values() for path in files)
+    assert "partial" in left and whole.startswith("obs.camera-")
     (tmp_path / "mine.rows").write_text("of the user")
-    assert "mine.rows" not in {path.name for path in cached_files(tmp_path)}
+    assert main(["cache", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert left in shown and whole in shown and "13.9 kB  in all" in shown
+    assert equal(found, batches_of(path, cache_dir=str(tmp_path))[1])
+    for _ in range(2):
+        main(["cache", str(tmp_path), "--clear"])
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.rows"]
 
 
 # -- the guard ------------------------------------------------------------------------------------

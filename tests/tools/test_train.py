@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -389,3 +390,18 @@ def test_bc_learns_to_lift_the_cube(tmp_path):
     test = json.loads(metrics[-1])
     assert test["type"] == "test" and test["logs"]["n"] == 20
     assert test["logs"]["Success_Rate"] >= 0.8
+
+
+def test_a_dry_run_goes_to_the_first_step_and_writes_nothing(tmp_path, capsys):
+    place = ["--output", str(tmp_path / "runs")]
+    options = [*place, "--set", "train.cache_gb=0.0003", "--set", "train.num_data_workers=1"]
+    assert main(["train", "--config", "bc.json", "--dry-run", *options]) == 0
+    out = capsys.readouterr().out
+    for words in ("180 demonstrations, 5430 steps", "54 batches of 100", "in memory:", "weights"):
+        assert words in out
+    assert re.search(r"from files: +obs/object [0-9.]+ kB of it kept in memory", out)
+    assert re.search(r"first batch: +after [0-9.]+ s", out) and "Lift" in out
+    assert main(["train", "--config", "pendulum_sac.json", "--dry-run", *place]) == 0
+    assert "first batch" not in (out := capsys.readouterr().out) and "algorithm:" in out
+    assert main(["train", "--config", "bc.json", "--dry-run", "--set", "algo.x=1", *place]) == 1
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
