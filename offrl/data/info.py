@@ -16,6 +16,7 @@ from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, features, odd_image, unusual, wrong_values
+from offrl.data.separate import StepArray
 from offrl.data.storage import StoredArray, bytes_on_disk
 
 TIMED = 3  # demonstrations that are read to tell the time of reading all
@@ -74,7 +75,7 @@ class DataInfo:
         if 0 not in shape and isinstance(demos, Demos):
             demos.lengths([demo])  # reports most errors
         for name, array in trajectory.items():
-            if not isinstance(array, (np.ndarray, StoredArray)):
+            if not isinstance(array, (np.ndarray, StepArray)):
                 read[name] = array
                 continue
             place = f"{demos.root}{demo}/{name}"
@@ -87,7 +88,7 @@ class DataInfo:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
                 elif not facts.is_image or self._reads_all:
                     digest.update(name.encode())
-                    pieces = array.pieces() if isinstance(array, StoredArray) else [(0, array)]
+                    pieces = array.pieces() if isinstance(array, StepArray) else [(0, array)]
                     for first, rows in pieces:
                         facts.add(rows, place)
                         if words := wrong_values(name, rows, first):
@@ -97,7 +98,8 @@ class DataInfo:
                             if len(rows) == array.shape[0] and rows.nbytes <= KEPT:
                                 read[name] = rows
                 elif is_sampled and array.shape[0]:
-                    facts.add(array[len(array) // 2][None], place)
+                    middle = len(array) // 2
+                    facts.add(array[middle : middle + 1], place)
                 facts.num_rows += array.shape[0]
                 if length and name.startswith(OF_STEPS) and array.shape[0] != length:
                     self.wrong.append(
@@ -180,7 +182,7 @@ class DataInfo:
 class ArrayFacts:
     """Facts about an array of all demonstrations."""
 
-    def __init__(self, name: str, array: np.ndarray | StoredArray):
+    def __init__(self, name: str, array: np.ndarray | StepArray):
         self.name = name
         self.shape, self.dtype = tuple(map(int, array.shape[1:])), str(array.dtype)
         self.is_image = len(self.shape) == 3

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from offrl.data.demos import Demos
 from offrl.images import Form, step_after, turned
 from offrl.memory import check_memory
 
+PIECE_BYTES = 2**26  # bytes of the parts in which larger arrays are read
 MOST_OPEN = 4096  # arrays that stay open; each takes some kilobytes
 TURNED_BYTES = 2**24  # of rows that are turned at once
 
@@ -38,6 +40,27 @@ class StepArray(ABC):
 
     def check_written(self) -> None:  # noqa: B027 (most formats cannot leave out a part)
         """Raise ``ValueError`` if a part of it was never written."""
+
+    def read(self) -> np.ndarray:
+        """Read all of it."""
+        return self.rows(0, len(self))
+
+    def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Read the rows in parts of about 64 MB, to bound memory. Yields the number of the first
+        row with each."""
+        block = max(1, PIECE_BYTES * len(self) // max(1, self.nbytes))
+        for start in range(0, len(self), block):
+            yield start, self.rows(start, min(start + block, len(self)))
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The bytes that all rows take in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_number(self) -> bool:
+        """True if it has rows of numbers."""
+        return bool(self.shape) and self.dtype.kind in "fiub" and 0 not in self.shape[1:]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -94,11 +117,27 @@ class Turned(StepArray):
             raise ValueError(f"{self._place} {error}; {remedy}") from None
 
 
+class Part(StepArray):
+    """The ``length`` rows of another array from ``first`` on."""
+
+    def __init__(self, array: StepArray, first: int, length: int):
+        self._array, self._first = array, first
+        self.shape, self.dtype = (length, *array.shape[1:]), array.dtype
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        return self._array.rows(self._first + start, self._first + stop)
+
+    def read_into(self, rows: np.ndarray, start: int = 0) -> None:
+        self._array.read_into(rows, self._first + start)
+
+    def check_written(self) -> None:
+        self._array.check_written()
+
+
 class SeparateArrays(Demos):
     """Demonstrations with separate arrays, the latest of which are kept open.
 
-    A format defines ``_open``, ``keys`` and ``demos``, and adds to ``trajectory`` what else it has,
-    such as attributes.
+    A format defines ``_open``, ``keys`` and ``demos``, and ``attributes`` if it has such.
     """
 
     def __init__(self) -> None:
@@ -134,8 +173,15 @@ class SeparateArrays(Demos):
         return np.array([self.array(demo, key).shape[0] for demo in demos])
 
     def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        stored = self.stored(demo, keys)
+        arrays = {key: value for key, value in stored.items() if isinstance(value, StepArray)}
+        num_bytes = sum(array.nbytes for array in arrays.values())
+        check_memory(num_bytes, f"{self.path}: {self.root}{demo}")
+        return {**stored, **{key: array.read() for key, array in arrays.items()}}
+
+    def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         chosen = [key for key in self.keys(demo) if keys is None or key in keys]
-        return {key: self.array(demo, key)[:] for key in chosen}
+        return {**self.attributes(demo), **{key: self.array(demo, key) for key in chosen}}
 
     def array(self, demo: str, key: str) -> Any:
         """Return an array of a demonstration, opened if need be."""

@@ -19,11 +19,10 @@ import h5py
 import numpy as np
 
 from offrl.data.formats.external import is_written, place_of, sources
-from offrl.data.separate import StepArray
+from offrl.data.separate import PIECE_BYTES, StepArray
 from offrl.memory import SMALL, check_memory
 
 CHUNK_BYTES = 2**16  # read and checked at once; a few images
-PIECE_BYTES = 2**26  # bytes of the parts in which larger arrays are read
 FRAMES = ("png", "jpeg")
 JPEG_BEGIN, JPEG_END = b"\xff\xd8", b"\xff\xd9"
 JPEG_HEADER = struct.Struct(">BBHBHHB")  # of a segment; the last four are those of a frame
@@ -104,11 +103,6 @@ class StoredArray(StepArray):
         """The array as it is stored."""
         return h5py.Dataset(self.id)
 
-    @property
-    def is_number(self) -> bool:
-        """True if it has rows of numbers."""
-        return bool(self.shape) and self.dtype.kind in "fiub" and 0 not in self.shape[1:]
-
     def check_written(self) -> None:
         if self.shape and not is_written(self.id):
             error = ValueError("not all of it was ever written")
@@ -151,8 +145,7 @@ class StoredArray(StepArray):
             raise unreadable(*place_of(self.id), error) from None
 
     def pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Read the rows in parts of about 64 MB, to bound memory. Yields the number of the first
-        row with each. Parts are whole chunks, so that none is unpacked twice."""
+        # Parts are whole chunks, so that none is unpacked twice.
         if self.nbytes <= PIECE_BYTES:
             yield 0, self.read()
             return

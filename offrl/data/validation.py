@@ -4,7 +4,7 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import h5py
 import numpy as np
 
-from offrl.data.demos import OF_STEPS
+from offrl.data.demos import OF_STEPS, Demos, Episodes
 from offrl.data.formats.d4rl import KEYS, D4RLFile
 from offrl.data.formats.external import in_other_files
-from offrl.data.formats.files import recognise
+from offrl.data.formats.files import open_episodes, recognise
 from offrl.data.formats.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
+from offrl.data.formats.robosuite import RobosuiteRaw
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
+from offrl.data.separate import InMemory, StepArray
 from offrl.data.storage import StoredArray, check_group
 
 
@@ -42,18 +44,20 @@ class Validation:
         self._vectors: dict[str, Vectors] = {}
         self._external: set[tuple[str, Path]] = set()
         with self._noted():
-            if not self.path.is_file():
-                what = "a folder; name an HDF5 file in it" if self.path.is_dir() else "no such file"
-                raise FileNotFoundError(f"{path}: {what}")
-            if recognise(self.path).demos is D4RLFile:
+            if not self.path.exists():
+                raise FileNotFoundError(f"{path}: no such file")
+            layout = recognise(self.path)
+            if layout.demos is D4RLFile:
                 with open_hdf5(self.path) as raw:
                     self._external |= raw.external
                     self._read_all(raw, set(raw))
                 with D4RLFile(self.path) as file:
                     self.counts["demonstrations"] = len(file.demos())
                     self.counts["steps"] = int(file.lengths(file.demos()).sum())
-            else:
+            elif layout.demos in (DemoFile, RobosuiteRaw):
                 self._check_demos()
+            else:
+                self._check_episodes()
             if self.counts["breaks"]:
                 share = f"{self.counts['breaks']} of {self.counts['followed']} steps"
                 self.remarks.append(f"{self._first_break}{NOT_FOLLOWED}; so it is at {share}")
@@ -85,9 +89,12 @@ class Validation:
                 )
             self._check_masks(file, set(demos))
             self._read_all(raw, set(raw) - {"data"})
+        self._remark_on(alike, "data: ")
+
+    def _remark_on(self, alike: Mapping[bytes, Sequence[str]], place: str) -> None:
         for same in alike.values():
             if len(same) > 1:
-                self.remarks.append(f"data: {', '.join(same)} are the same demonstration")
+                self.remarks.append(f"{place}{', '.join(same)} are the same demonstration")
 
     def _check_demo(self, file: DemoFile, demo: str, data: h5py.Group) -> bytes:
         """Read all of a demonstration, and return a hash of its content."""
@@ -107,17 +114,21 @@ class Validation:
         if length == 0:
             self.wrong.append(f"{self.path}: data/{demo} has no steps; leave it out, or delete it")
         if len(self.wrong) == num_wrong:  # else a missing key may only be damaged
-            keys = self._keys = self._keys or {*arrays}
-            differing = {"lacks": sorted(keys - arrays.keys()), "has": sorted(arrays.keys() - keys)}
-            words = [f"{verb} {', '.join(found)}" for verb, found in differing.items() if found]
-            place = f"{self.path}: data/{demo} "
-            if words:
-                self.wrong.append(f"{place}{' and '.join(words)}, unlike the first demonstration")
-            with self._noted(), located(self.path, f"data/{demo}/next_obs"):
-                self._count_breaks(arrays, f"data/{demo}")
+            self._compare(arrays, f"data/{demo}")
         return digest.digest()
 
-    def _count_breaks(self, arrays: Mapping[str, StoredArray], place: str) -> None:
+    def _compare(self, arrays: Mapping[str, Any], place: str) -> None:
+        """Note the keys of a demonstration that differ from the first one's, and count breaks."""
+        keys = self._keys = self._keys or {*arrays}
+        differing = {"lacks": sorted(keys - arrays.keys()), "has": sorted(arrays.keys() - keys)}
+        words = [f"{verb} {', '.join(found)}" for verb, found in differing.items() if found]
+        if words:
+            unlike = f"{' and '.join(words)}, unlike the first demonstration"
+            self.wrong.append(f"{self.path}: {place} {unlike}")
+        with self._noted(), located(self.path, f"{place}/next_obs"):
+            self._count_breaks(arrays, place)
+
+    def _count_breaks(self, arrays: Mapping[str, Any], place: str) -> None:
         """Count the steps, except ends, whose ``next_obs`` is not the next observation."""
         pairs = [(arrays[k], arrays[f"next_{k}"]) for k in arrays if f"next_{k}" in arrays]
         if not pairs:
@@ -131,7 +142,8 @@ class Validation:
 
     def _check_steps(self, place: str, key: str, rows: Any, length: int | None) -> None:
         if length is not None and rows.shape[0] != length:
-            raise ValueError(f"{self.path}: {place} has {len(rows)} steps, but actions {length}")
+            words = f"has {rows.shape[0]} steps, but actions {length}"
+            raise ValueError(f"{self.path}: {place} {words}")
         if key in ("rewards", "dones") and math.prod(rows.shape[1:]) != 1:
             raise ValueError(f"{self.path}: {place} is to be a number for each step")
         if key not in self._layout and len(rows.shape) > 2:
@@ -163,6 +175,38 @@ class Validation:
             ):
                 if found:
                     self.wrong.append(f"{self.path}: mask/{key} {words}: {', '.join(found)}")
+
+    # -- layouts that are read episode by episode --------------------------------------------------
+
+    def _check_episodes(self) -> None:
+        with open_episodes(self.path) as file:
+            demos, alike = file.demos(), defaultdict(list)
+            for demo in demos:
+                with self._noted():
+                    alike[self._check_episode(file, demo)].append(demo)
+            self.counts["demonstrations"] = len(demos)
+            self._external |= file.external
+            self._remark_on(alike, "")
+
+    def _check_episode(self, file: Episodes, demo: str) -> bytes:
+        """Read all of an episode, and return a hash of its content."""
+        digest, num_wrong, place = hashlib.sha256(), len(self.wrong), f"{file.root}{demo}"
+        length = int(file.lengths([demo])[0]) if isinstance(file, Demos) else None
+        stored = file.stored(demo)
+        arrays = {key: x for key, x in stored.items() if isinstance(x, (np.ndarray, StepArray))}
+        length = len(arrays["actions"]) if length is None else length
+        self.counts["steps"] += length
+        for key, array in arrays.items():
+            with self._noted(), located(self.path, f"{place}/{key}"):
+                digest.update(key.encode())
+                self.counts.update(arrays=1, bytes=array.nbytes)
+                self._read_rows(array, key, f"{place}/{key}", digest.update)
+                self._check_steps(f"{place}/{key}", key, array, length)
+        if not length:
+            self.wrong.append(f"{self.path}: {place} has no steps; leave it out, or delete it")
+        if len(self.wrong) == num_wrong:
+            self._compare(arrays, place)
+        return digest.digest()
 
     # -- every layout -----------------------------------------------------------------------------
 
@@ -204,17 +248,21 @@ class Validation:
         self._advance(dataset.id.get_storage_size())
         key, stored = _key(place), StoredArray(dataset.id)
         self._external |= {(place, other) for other in stored.external}
+        self._read_rows(stored, key, place, see)
+        return stored
+
+    def _read_rows(self, array: Any, key: str, place: str, see: Callable[[bytes], object]) -> None:
+        array = InMemory(array) if isinstance(array, np.ndarray) else array
         is_of_steps = key.startswith(OF_STEPS) or key in KEYS
-        if is_of_steps and not stored.is_number:
+        if is_of_steps and not array.is_number:
             raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")
-        for first, rows in stored.pieces():
-            if stored.is_number:
+        for first, rows in array.pieces():
+            if array.is_number:
                 see(rows.tobytes())
             if is_of_steps:
                 if words := wrong_values(key, rows, first):
                     raise ValueError(f"{self.path}: {place} {words}")
                 self._vectors.setdefault(key, Vectors(key)).add(rows, place)
-        return stored
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

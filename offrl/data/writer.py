@@ -17,7 +17,9 @@ import numpy as np
 from offrl.data import storage
 from offrl.data.formats.hdf5 import OWN_ATTRIBUTES, located, text_sum
 from offrl.data.remarks import wrong_values
+from offrl.data.separate import StepArray
 from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, StoredArray, create, kind_of_step
+from offrl.memory import check_memory
 from offrl.outputs import DiskFull, check_space, explained_errors, new_file, put
 
 log = logging.getLogger(__name__)
@@ -249,7 +251,7 @@ class DemoWriter(AbstractContextManager):
             for both in groups & trajectory.keys():
                 raise ValueError(f"{place}: {both} cannot be an array and hold {key}; rename one")
             value = StoredArray(value.id) if isinstance(value, h5py.Dataset) else value
-            if isinstance(value, (np.ndarray, StoredArray)):
+            if isinstance(value, (np.ndarray, StepArray)):
                 arrays[key] = _as_stored(key, value, f"{place}/{key}")
             elif key in OWN_ATTRIBUTES:
                 continue
@@ -322,6 +324,9 @@ def _as_stored(key: str, array: Any, place: str) -> Any:
     if isinstance(array, StoredArray):
         # Content in other files is copied, too.
         return array.read() if array.dataset.is_virtual else array
+    if isinstance(array, StepArray):
+        check_memory(array.nbytes, place)
+        array = array.read()
     if array.dtype.kind in "iu":
         return array
     if words := wrong_values(key, array, 0):

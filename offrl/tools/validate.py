@@ -1,4 +1,4 @@
-"""Look for damage and mistakes in HDF5 files of demonstrations; reads every byte.
+"""Look for damage and mistakes in files and folders of demonstrations; reads every byte.
 
 example: offrl validate datasets/lift/low_dim.hdf5
 """
@@ -12,7 +12,7 @@ SHOWN = 20  # of each kind
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="an HDF5 file in robomimic's or D4RL's layout"
+        "files", nargs="+", metavar="DATA", help="a file or folder of demonstrations, in any layout"
     )
     add_options(parser, "--follow-links")
 
@@ -23,13 +23,14 @@ def run(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    from offrl.data.formats.files import find_data_file
+    from offrl.data.formats.files import find_data
     from offrl.data.validation import Validation
 
     num_wrong = 0
-    for path in map(Path, args.files):
+    for name in args.files:
+        path = Path(name)
         with suppress(FileNotFoundError):  # reported with other errors
-            path = find_data_file(path)
+            path = find_data(name)
         size = path.stat().st_size if path.is_file() else None
         with tqdm(total=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:
             found = Validation(path, bar.update)

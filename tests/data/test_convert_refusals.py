@@ -128,7 +128,7 @@ def test_other_things_are_refused(to, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     for name, words in (
         ("text.hdf5", "not a readable HDF5 file"),
-        ("folder", "not of a Minari dataset"),
+        ("folder", "neither of a run"),
         ("nothing.hdf5", "no such file"),
     ):
         assert convert(tmp_path / name, tmp_path / "out", to) == 1

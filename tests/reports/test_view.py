@@ -357,7 +357,7 @@ def nothing(tmp_path):
 
 def folder(tmp_path):
     (tmp_path / "folder").mkdir()
-    return [tmp_path / "folder"], "neither the folder of a run"
+    return [tmp_path / "folder"], "neither of a run"
 
 
 def absent_demos(tmp_path):

@@ -11,9 +11,11 @@ import h5py
 
 from offrl.config.files import find_file
 from offrl.data.demos import Demos, Episodes
+from offrl.data.formats.aloha import AlohaEpisodes, is_aloha
 from offrl.data.formats.d4rl import D4RLFile, is_d4rl
 from offrl.data.formats.hdf5 import DemoFile, located, open_unchecked
 from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
+from offrl.data.formats.maniskill import ManiSkillFile, is_maniskill
 from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
 from offrl.data.formats.robosuite import RobosuiteRaw, is_raw
 from offrl.images import Form
@@ -62,17 +64,29 @@ LAYOUTS = (
         lambda path, swmr: LeRobotFolder(path),
     ),
     Layout(
+        "ACT and ALOHA",
+        "action and observations/",
+        is_aloha,
+        lambda path, swmr: AlohaEpisodes(path),
+    ),
+    Layout(
         "Minari",
         "data/metadata.json",
-        lambda path, file: path.is_dir(),  # its reader says what is no layout's
+        lambda path, file: (path / "data").is_dir(),
         lambda path, swmr: read_minari(path),
         MinariEpisodes,
     ),
     Layout(
-        "robosuite's recordings",
-        "data with the attribute env_info",
+        "robosuite's recording script",
+        "the attribute env_info of data",
         lambda path, file: file is not None and is_raw(file),
         RobosuiteRaw,
+    ),
+    Layout(
+        "ManiSkill",
+        "groups traj_N",
+        lambda path, file: file is not None and is_maniskill(file),
+        ManiSkillFile,
     ),
     Layout(
         "D4RL",
@@ -89,6 +103,9 @@ def recognise(path: Path, swmr: bool = False) -> Layout:
     opened = open_unchecked(path, swmr) if path.is_file() else nullcontext()
     with opened as file, located(path, "its list of groups"):
         layout = next(layout for layout in LAYOUTS if layout.fits(path, file))
+    if layout is LAYOUTS[-1] and path.is_dir():
+        words = "neither of a run (config-*.json) nor of data in a layout that offrl reads"
+        raise ValueError(f"{path}: a folder, but {words}; name a file in it, or another folder")
     if layout is not LAYOUTS[-1]:
         _say(path, layout.name, layout.mark)
     return layout
@@ -96,7 +113,7 @@ def recognise(path: Path, swmr: bool = False) -> Layout:
 
 @cache  # once for each path
 def _say(path: Path, name: str, mark: str) -> None:
-    log.info(f"{path}: has {mark}: read as {name}")
+    log.info(f"{path}: read in the layout of {name}, known by {mark}")
 
 
 def find_data(path: str) -> Path:

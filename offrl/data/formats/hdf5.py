@@ -307,6 +307,28 @@ def located(path: str | Path, place: str) -> Iterator[None]:
         raise unreadable(path, place, error) from None
 
 
+def open_array(path: str | Path, file: h5py.File, place: str) -> StoredArray:
+    """Open the array at a place in a file. Raises ``ValueError`` unless it has a row for each step,
+    all of which were written."""
+    group, _, name = place.rpartition("/")
+    with located(path, place):
+        parent = file.get(group or "/")
+        inside = sorted(parent) if isinstance(parent, h5py.Group) else []
+        if name not in inside:
+            has = ", ".join(inside) or "nothing there"
+            raise ValueError(f"{path}: has no {place}; it has {has}")
+        item = parent.get(name)
+        if not isinstance(item, h5py.Dataset):
+            what = "a group, not an array" if isinstance(item, h5py.Group) else "a link to nothing"
+            raise ValueError(f"{path}: {place} is {what}")
+        array = StoredArray(h5py.h5d.open(file.id, place.encode(), NO_CACHE))
+        if not array.shape or 0 in array.shape[1:]:
+            words = f"is not one value or row for each step (shape {list(array.shape)})"
+            raise ValueError(f"{path}: {place} {words}; write it again")
+        array.check_written()
+        return array
+
+
 class CheckedFile(h5py.File):
     """An HDF5 file open for reading. ``external``: its links to other files, and those files."""
 

@@ -51,8 +51,8 @@ class MinariEpisodes(Episodes):
         for path in (metadata, *files):
             inside(path, folder, place=f"{folder}: data/{path.name}")
         if not metadata.exists():
-            words = "nor of LeRobot's (meta/info.json); name a file in it, or another folder"
-            raise ValueError(f"{folder}: a folder, but not of a Minari dataset (data/), {words}")
+            words = "but not of a Minari dataset: data/metadata.json is missing; copy it again"
+            raise ValueError(f"{folder}: a folder, {words}")
         minari = _import()
         self.sizes: Counter[str] = Counter()  # unpacked sizes of episodes
         for path in files:

@@ -45,10 +45,6 @@ class DatasetPage:
     def __init__(self, path: str, num_rendered: int):
         self.label = path
         self.path = find_data(path)
-        if self.path.is_dir() and not (self.path / "data").is_dir():
-            raise ValueError(
-                f"{path}: neither the folder of a run (config-*.json) nor one of Minari's (data/)"
-            )
         with open_episodes(self.path) as file:
             self.names = file.demos()
             numbers = {name: i for i, name in enumerate(self.names)}

@@ -1,0 +1,171 @@
+"""ACT's and ALOHA's layout (Zhao et al., 2023, arXiv:2304.13705): HDF5 files of an episode each,
+``{action, observations/{qpos, qvel, effort, images/CAMERA}}``.
+
+Images are uint8 ``[T, H, W, 3]``, or, compressed, rows of JPEG files that are padded with zeros.
+"""
+
+import io
+import re
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from offrl.data.formats.hdf5 import CheckedFile, located, open_array, open_hdf5
+from offrl.data.separate import SeparateArrays, StepArray
+from offrl.data.storage import StoredArray
+from offrl.links import inside
+from offrl.memory import check_memory
+
+MOST_FILES = 128  # that stay open: a process may have a thousand
+IMAGES = "observations/images"
+END_OF_JPEG = b"\xff\xd9"
+
+
+class AlohaEpisodes(SeparateArrays):
+    """The episodes in a folder of files ``episode_N.hdf5``, or the one in such a file.
+
+    ``actions`` are ``action``; observations have the names that they have there, and those of
+    cameras are ``obs/CAMERA_image``.
+    """
+
+    layout = "ALOHA"
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+        self._paths = episodes_in(path) if path.is_dir() else {_name(path): path}
+        self._files: OrderedDict[str, CheckedFile] = OrderedDict()
+        self._keys: dict[str, dict[str, str]] = {}  # the places of arrays in each file
+
+    def close(self) -> None:
+        super().close()
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
+        return (list(self._paths) if filter_key is None else self.under(filter_key))[:limit]
+
+    def keys(self, demo: str) -> dict[str, str]:
+        if demo not in self._keys:
+            with located(self._paths[demo], "its list of arrays"):
+                self._keys[demo] = _places(self._file(demo))
+        return self._keys[demo]
+
+    def attributes(self, demo: str | None = None) -> dict[str, Any]:
+        if demo is None:
+            return {}
+        with located(self._paths[demo], "its attributes"):
+            kept = (str, bool, int, float, np.generic)
+            found = self._file(demo).attrs.items()
+            return {k: v for k, v in found if isinstance(v, kept) and k != "compress"}
+
+    def unread(self) -> list[str]:
+        demo = self.demos()[0]
+        read = {place.split("/")[0] for place in self.keys(demo).values()}
+        return sorted({*self._file(demo)} - read - {"compress_len"})
+
+    def _open(self, demo: str, key: str) -> StepArray:
+        path, file = self._paths[demo], self._file(demo)
+        # Of a key that is not there, the error lists those that are.
+        place = self.keys(demo).get(
+            key, "action" if key == "actions" else f"observations/{key[4:]}"
+        )
+        array = open_array(path, file, place)
+        self.external |= {(f"{demo}/{key}", other) for other in array.external}
+        is_packed = place.startswith(IMAGES) and len(array.shape) == 2 and array.dtype == np.uint8
+        return _Jpegs(array, f"{path}: {place}") if is_packed else array
+
+    def _file(self, demo: str) -> CheckedFile:
+        """Open the file of an episode; the latest ones stay open."""
+        if demo in self._files:
+            self._files.move_to_end(demo)
+            return self._files[demo]
+        if len(self._files) >= MOST_FILES:
+            other, file = self._files.popitem(last=False)
+            for place in [place for place in self._opened if place[0] == other]:
+                del self._opened[place]
+            file.close()
+        path = self._paths[demo]
+        if self.path.is_dir():
+            path = inside(path, self.path, place=f"{self.path}: {path.name}")
+        file = self._files[demo] = open_hdf5(path)
+        self.external |= file.external
+        return file
+
+
+class _Jpegs(StepArray):
+    """Images ``[T, H, W, 3]`` in rows of JPEG files, in the channel order in which they were given
+    to OpenCV, which encoded them.
+
+    ALOHA gives RGB, as its cameras do, but OpenCV takes it for BGR. So red and blue are swapped in
+    the files, and OpenCV, by which ACT decodes them, swaps them back.
+    """
+
+    def __init__(self, files: StoredArray, place: str):
+        self._files, self._place = files, place
+        self.dtype, self.shape = files.dtype, (len(files), 0, 0, 3)
+        if len(files):
+            self.shape = (len(files), *self._decoded(files.rows(0, 1)[0], 0).shape)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        images = np.empty((stop - start, *self.shape[1:]), np.uint8)
+        for i, file in enumerate(self._files.rows(start, stop)):
+            image = self._decoded(file, start + i)
+            if image.shape != images.shape[1:]:
+                words = f"is of {list(image.shape)}, but the first of {list(self.shape[1:])}"
+                raise ValueError(f"{self._place} at step {start + i} {words}; record it again")
+            images[i] = image
+        return images
+
+    def _decoded(self, file: np.ndarray, step: int) -> np.ndarray:
+        from PIL import Image
+
+        content = file.tobytes().rstrip(b"\0")
+        with located(self._place, f"the image of step {step}"):
+            if not content.endswith(END_OF_JPEG):  # PIL may decode what is left of it
+                raise ValueError("it is cut off")
+            with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
+                check_memory(3 * image.width * image.height, f"{self._place}: an image")
+                return np.asarray(image.convert("RGB"))[..., ::-1]
+
+
+def episodes_in(folder: Path) -> dict[str, Path]:
+    """List the files of episodes in a folder by their names, in the order of their numbers; raises
+    ``ValueError`` for other HDF5 files in it, and for two episodes of one number."""
+    numbers: dict[int, Path] = {}
+    for path in sorted(folder.glob("*.hdf5")):
+        found = re.fullmatch(r"episode_(\d{1,9})\.hdf5", path.name)
+        if not found:
+            words = f"{path.name} is no episode_N.hdf5, as the other files are"
+            raise ValueError(f"{folder}: {words}; rename it, or move it out of the folder")
+        other = numbers.setdefault(int(found[1]), path)
+        if other != path:
+            words = f"{other.name} and {path.name} have one number"
+            raise ValueError(f"{folder}: {words}; rename one, or move it out of the folder")
+    return {path.stem: path for _, path in sorted(numbers.items())}
+
+
+def is_aloha(path: Path, file: h5py.File | None) -> bool:
+    """Say whether a folder has files of episodes, or a file is one."""
+    if file is None:
+        return path.is_dir() and any(path.glob("episode_*.hdf5"))
+    return "action" in file and isinstance(file.get("observations"), h5py.Group)
+
+
+def _name(path: Path) -> str:
+    return path.stem if re.fullmatch(r"episode_\d{1,9}", path.stem) else "episode_0"
+
+
+def _places(file: h5py.File) -> dict[str, str]:
+    """Return the places of the arrays in a file, by their keys."""
+    found = {"actions": "action", "base_action": "base_action"}
+    found = {key: place for key, place in found.items() if place in file}
+    for group, suffix in (("observations", ""), (IMAGES, "_image")):
+        for name in file.get(group, ()):
+            if file[group].get(name, getclass=True) is h5py.Dataset:
+                end = "" if name.endswith(("_image", "_depth")) else suffix
+                found[f"obs/{name}{end}"] = f"{group}/{name}"
+    return found

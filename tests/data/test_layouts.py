@@ -1,0 +1,218 @@
+"""The layouts of other projects: what is read is what was recorded, by every way of reading."""
+
+import logging
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+from conftest import ROOT, train_completely
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from layouts import write_aloha, write_maniskill
+
+from offrl import Trainer
+from offrl.__main__ import main
+from offrl.data.formats.files import open_demos, open_episodes
+from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.sequence import SequenceDataset
+
+
+class Case(NamedTuple):
+    """A layout: how it is written, the name of the data, a vector and a camera in it, and the
+    largest difference of a pixel."""
+
+    write: object
+    name: str
+    vector: str
+    camera: str | None
+    error: int = 0
+
+
+CASES = {
+    "ALOHA": Case(write_aloha, "episodes", "qpos", "cam_high_image"),
+    "ALOHA packed": Case(
+        lambda path: write_aloha(path, packed=True), "episodes", "qpos", "cam_high_image", 12
+    ),
+    "ManiSkill": Case(write_maniskill, "trajectory.h5", "agent_qpos", "base_camera_image"),
+    "ManiSkill state": Case(
+        lambda path: write_maniskill(path, mode="state"), "trajectory.state.h5", "flat", None
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture
+def written(case, tmp_path):
+    """The path of the data, and the arrays of its episodes."""
+    path = tmp_path / case.name
+    return path, case.write(path)
+
+
+def differ(found, expected):
+    return np.abs(found.astype(np.float64) - expected.astype(np.float64)).max()
+
+
+def test_episodes_are_what_was_recorded(case, written):
+    path, expected = written
+    with open_episodes(path) as episodes:
+        assert episodes.demos() == [*expected]
+        for demo, arrays in expected.items():
+            found = episodes.trajectory(demo)
+            assert {k for k, x in found.items() if isinstance(x, np.ndarray)} == {*arrays}
+            for key, rows in arrays.items():
+                assert found[key].shape == rows.shape
+                assert found[key].dtype == rows.dtype
+                assert differ(found[key], rows) <= case.error * ("image" in key)
+
+
+def test_training_reads_what_was_recorded_in_memory_and_from_files(case, written):
+    path, expected = written
+    keys = [case.vector, *([case.camera] if case.camera else [])]
+    joined = {
+        f"obs/{key}": np.concatenate([x[f"obs/{key}"] for x in expected.values()]) for key in keys
+    }
+    joined["actions"] = np.concatenate([x["actions"] for x in expected.values()])
+    for mode in ("all", None):
+        options = {"hdf5_cache_mode": mode, "load_next_obs": False}
+        data = SequenceDataset(str(path), keys, dataset_keys=["actions"], **options)
+        batch = data.get_batch(np.arange(len(joined["actions"])))
+        for key, rows in joined.items():
+            group, _, name = key.rpartition("/")
+            found = (batch[group][name] if group else batch[name])[:, 0].numpy()
+            assert differ(found, rows) <= case.error * ("image" in key) + 1e-6
+
+
+@pytest.mark.slow
+def test_a_policy_trains_on_it(case, written, small_config, tmp_path):
+    path, _ = written
+    obs = {"low_dim": [case.vector], "rgb": [case.camera] if case.camera else []}
+    config = small_config(
+        {
+            "train": {"data": [{"path": str(path)}], "num_epochs": 1, "batch_size": 2},
+            "experiment": {"epoch_every_n_steps": 2},
+            "observation": {"modalities": {"obs": obs}},
+        }
+    )
+    assert train_completely(Trainer(config))
+
+
+def test_its_layout_is_said_once(written, caplog):
+    path, _ = written
+    with caplog.at_level(logging.INFO, "offrl"):
+        open_demos(path).close()
+        open_episodes(path).close()
+    (line,) = [x for x in caplog.messages if "read in the layout of" in x]
+    assert line.startswith(f"{path}: ")
+
+
+def test_commands_read_it(case, written, tmp_path, capsys):
+    path, expected = written
+    assert main(["validate", str(path)]) == 0
+    steps = sum(len(arrays["actions"]) for arrays in expected.values())
+    assert f"0 wrong, 0 remarks; 3 demonstrations, {steps} steps" in capsys.readouterr().out
+    assert main(["info", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert all(key in shown for key in expected[[*expected][0]])
+    assert main(["view", str(path), "--output", str(tmp_path / "view")]) == 0
+    if case.camera:
+        film = ["playback", str(path), "--use", "images", "--n", "1"]
+        assert main([*film, "--output", str(tmp_path / "film.mp4")]) == 0
+
+
+def test_a_conversion_has_all_of_it(case, written, tmp_path, capsys):
+    path, expected = written
+    output = tmp_path / "out.hdf5"
+    assert main(["convert", str(path), str(output), "--to", "robomimic"]) == 0
+    with DemoFile(output) as file:
+        for demo, arrays in zip(file.demos(), expected.values(), strict=True):
+            found = file.trajectory(demo)
+            assert {k for k, x in found.items() if isinstance(x, np.ndarray)} == {*arrays}
+            assert all(
+                differ(found[k], x) <= case.error * ("image" in k) for k, x in arrays.items()
+            )
+    capsys.readouterr()
+    assert main(["validate", str(output)]) == 0
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4), data=st.data())
+def test_any_window_of_any_episodes_is_what_was_recorded(tmp_path_factory, lengths, data):
+    folder = tmp_path_factory.mktemp("any")
+    path = folder / "trajectory.h5"
+    expected = write_maniskill(path, lengths, mode="state")
+    with open_demos(path) as demos:
+        for demo, arrays in expected.items():
+            start = data.draw(st.integers(0, len(arrays["actions"]) - 1))
+            stop = data.draw(st.integers(start + 1, len(arrays["actions"])))
+            for key, rows in arrays.items():
+                assert np.array_equal(demos.array(demo, key).rows(start, stop), rows[start:stop])
+
+
+def test_episodes_are_in_the_order_of_their_numbers_and_files_beside_them_do_not_matter(tmp_path):
+    folder = tmp_path / "episodes"
+    write_aloha(folder, (2,) * 11)
+    for name in ("episode_0_video.mp4", "dataset_stats.pkl"):
+        (folder / name).write_bytes(b"")
+    (folder / "episode_4.hdf5").unlink()
+    with open_demos(folder) as demos:
+        assert demos.demos() == [f"episode_{i}" for i in range(11) if i != 4]
+        assert demos.demos(limit=2) == ["episode_0", "episode_1"]
+
+
+def test_many_files_of_episodes_are_not_all_open_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("offrl.data.formats.aloha.MOST_FILES", 2)
+    expected = write_aloha(tmp_path / "episodes", (3, 4, 5, 6))
+    with open_demos(tmp_path / "episodes") as demos:
+        for _ in range(2):
+            for demo, arrays in expected.items():
+                assert np.array_equal(
+                    demos.array(demo, "obs/qpos").rows(0, 2), arrays["obs/qpos"][:2]
+                )
+                assert len(demos._files) <= 2
+
+
+def test_successes_of_maniskill_are_a_filter_key_and_attributes(tmp_path):
+    write_maniskill(tmp_path / "trajectory.h5", mode="state")
+    for has_json in (True, False):
+        with open_demos(tmp_path / "trajectory.h5") as demos:
+            assert demos.demos("success") == ["traj_0", "traj_2"]
+            found = demos.trajectory("traj_1", ())
+            assert found["success"] is False
+            assert (found.get("seed") == 101) == has_json
+            assert demos.unread() == ["env_states"]
+            with pytest.raises(ValueError, match="no filter key 'train': it has success"):
+                demos.demos("train")
+        (tmp_path / "trajectory.json").unlink(missing_ok=True)
+
+
+def test_a_file_of_an_episode_is_read_as_one_of_a_folder(tmp_path):
+    expected = write_aloha(tmp_path / "episodes")
+    with open_episodes(tmp_path / "episodes/episode_1.hdf5") as episodes:
+        assert episodes.demos() == ["episode_1"]
+        assert np.array_equal(
+            episodes.trajectory("episode_1")["actions"], expected["episode_1"]["actions"]
+        )
+        assert episodes.trajectory("episode_1")["sim"] == 0
+
+
+def test_shipped_data_is_read_without_a_word(caplog):
+    with caplog.at_level(logging.INFO, "offrl"):
+        open_demos(ROOT / "datasets/lift/low_dim.hdf5").close()
+    assert not caplog.messages
+
+
+def test_an_array_that_comes_from_another_file_is_found(tmp_path):
+    path = tmp_path / "trajectory.h5"
+    write_maniskill(path, mode="state")
+    with h5py.File(tmp_path / "other.h5", "w") as other, h5py.File(path, "r+") as file:
+        other["x"] = file["traj_0/obs"][:]
+        del file["traj_0/obs"]
+        file["traj_0/obs"] = h5py.ExternalLink("other.h5", "x")
+    with open_episodes(path) as episodes:
+        assert episodes.trajectory("traj_0")["obs/flat"].shape == (7, 5)
+        assert {other.name for _, other in episodes.external} == {"other.h5"}
