@@ -166,6 +166,18 @@ class SeparateArrays(Demos):
         self._images = images
         self._opened.clear()
 
+    def place_of(self, demo: str, key: str) -> Any:
+        """Return what ``keys`` says of a key, if it is a dict; ``ValueError`` for one that is not
+        there."""
+        keys: Any = self.keys(demo)
+        if key in keys:
+            return keys[key]
+        group = key.partition("/")[0]
+        alike = [k for k in keys if k.partition("/")[0] == group] or keys
+        hint = "; a config names what it uses in observation.modalities" if "/" in key else ""
+        has = ", ".join(sorted(alike)) or "nothing that is read"
+        raise ValueError(f"{self.path}: {self.root}{demo} has no {key!r}; it has {has}{hint}")
+
     def has(self, demo: str, key: str) -> bool:
         return key in self.keys(demo)
 

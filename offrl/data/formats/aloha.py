@@ -5,6 +5,7 @@ Images are uint8 ``[T, H, W, 3]``, or, compressed, rows of JPEG files that are p
 """
 
 import io
+import math
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -15,13 +16,12 @@ import numpy as np
 
 from offrl.data.formats.hdf5 import CheckedFile, located, open_array, open_hdf5
 from offrl.data.separate import SeparateArrays, StepArray
-from offrl.data.storage import StoredArray
+from offrl.data.storage import StoredArray, decode_image
 from offrl.links import inside
 from offrl.memory import check_memory
 
 MOST_FILES = 128  # that stay open: a process may have a thousand
 IMAGES = "observations/images"
-END_OF_JPEG = b"\xff\xd9"
 
 
 class AlohaEpisodes(SeparateArrays):
@@ -68,11 +68,7 @@ class AlohaEpisodes(SeparateArrays):
         return sorted({*self._file(demo)} - read - {"compress_len"})
 
     def _open(self, demo: str, key: str) -> StepArray:
-        path, file = self._paths[demo], self._file(demo)
-        # Of a key that is not there, the error lists those that are.
-        place = self.keys(demo).get(
-            key, "action" if key == "actions" else f"observations/{key[4:]}"
-        )
+        place, path, file = self.place_of(demo, key), self._paths[demo], self._file(demo)
         array = open_array(path, file, place)
         self.external |= {(f"{demo}/{key}", other) for other in array.external}
         is_packed = place.startswith(IMAGES) and len(array.shape) == 2 and array.dtype == np.uint8
@@ -105,31 +101,22 @@ class _Jpegs(StepArray):
     """
 
     def __init__(self, files: StoredArray, place: str):
-        self._files, self._place = files, place
-        self.dtype, self.shape = files.dtype, (len(files), 0, 0, 3)
-        if len(files):
-            self.shape = (len(files), *self._decoded(files.rows(0, 1)[0], 0).shape)
+        from PIL import Image
+
+        self._files, self._place, self.dtype = files, place, files.dtype
+        with (
+            located(place, "the first image"),
+            Image.open(io.BytesIO(files.rows(0, 1).tobytes())) as image,
+        ):
+            self.shape = (len(files), image.height, image.width, 3)
+        check_memory(math.prod(self.shape[1:]), f"{place}: an image")
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         images = np.empty((stop - start, *self.shape[1:]), np.uint8)
         for i, file in enumerate(self._files.rows(start, stop)):
-            image = self._decoded(file, start + i)
-            if image.shape != images.shape[1:]:
-                words = f"is of {list(image.shape)}, but the first of {list(self.shape[1:])}"
-                raise ValueError(f"{self._place} at step {start + i} {words}; record it again")
-            images[i] = image
-        return images
-
-    def _decoded(self, file: np.ndarray, step: int) -> np.ndarray:
-        from PIL import Image
-
-        content = file.tobytes().rstrip(b"\0")
-        with located(self._place, f"the image of step {step}"):
-            if not content.endswith(END_OF_JPEG):  # PIL may decode what is left of it
-                raise ValueError("it is cut off")
-            with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
-                check_memory(3 * image.width * image.height, f"{self._place}: an image")
-                return np.asarray(image.convert("RGB"))[..., ::-1]
+            with located(self._place, f"the image of step {start + i}"):
+                decode_image(file, images[i])
+        return images[..., ::-1]
 
 
 def episodes_in(folder: Path) -> dict[str, Path]:

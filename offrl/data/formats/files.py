@@ -104,8 +104,9 @@ def recognise(path: Path, swmr: bool = False) -> Layout:
     with opened as file, located(path, "its list of groups"):
         layout = next(layout for layout in LAYOUTS if layout.fits(path, file))
     if layout is LAYOUTS[-1] and path.is_dir():
-        words = "neither of a run (config-*.json) nor of data in a layout that offrl reads"
-        raise ValueError(f"{path}: a folder, but {words}; name a file in it, or another folder")
+        data = "of data (meta/info.json, data/metadata.json, episode_N.hdf5)"
+        words = f"neither of a run (config-*.json) nor {data}; name a file in it, or another folder"
+        raise ValueError(f"{path}: a folder, but {words}")
     if layout is not LAYOUTS[-1]:
         _say(path, layout.name, layout.mark)
     return layout

@@ -98,7 +98,10 @@ class ManiSkillFile(SeparateArrays):
 
     def _open(self, demo: str, key: str) -> StepArray:
         group, _, name = key.partition("/")
-        place = self.keys(demo).get(key, f"{demo}/{ARRAYS.get(key, f'obs/{name}')}")
+        if name and not any(k.startswith("obs/") for k in self.keys(demo)):
+            remedy = "replay it by mani_skill.trajectory.replay_trajectory with --obs-mode state"
+            raise ValueError(f"{self.path}: {demo} was recorded without observations; {remedy}")
+        place = self.place_of(demo, key)
         array = open_array(self.path, self._file, place)
         self.external |= {(f"{demo}/{key}", other) for other in array.external}
         if not name:
@@ -147,16 +150,16 @@ class ManiSkillFile(SeparateArrays):
             if len(episodes) < len(numbers):
                 twice = next(n for n in episodes if numbers.count(n) > 1)
                 raise ValueError(f"{path}: has two episodes {twice}; copy the file again")
-            for names, has, lacks in (
-                ({*self._numbers_of.values()} - {*episodes}, self.path, path),
-                ({*episodes} - {*self._numbers_of.values()}, path, self.path),
-            ):
-                if names:
-                    words = (
-                        f"has no episode {min(names)}, but {has.name} has; copy both files again"
-                    )
-                    raise ValueError(f"{lacks}: {words}")
-            return dict(content.get("env_info") or {}), episodes
+            info = dict(content.get("env_info") or {})
+        there = {*self._numbers_of.values()}
+        for lacks, has, lacking in (
+            (path, self.path, there - {*episodes}),
+            (self.path, path, {*episodes} - there),
+        ):
+            if lacking:
+                words = f"has no episode {min(lacking)}, but {has.name} has; copy both files again"
+                raise ValueError(f"{lacks}: {words}")
+        return info, episodes
 
 
 def is_maniskill(file: h5py.File) -> bool:
