@@ -210,7 +210,7 @@ class EncoderConfig(Section):
     """Options of that network: backbone_class, pool_class, feature_dimension of VisualCore, ..."""
     obs_randomizer_class: str | list[str] | None = None
     """Random changes of images in training, one or a list in their order: CropRandomizer,
-    ColorRandomizer, GaussianNoiseRandomizer, or one of your own. null: none."""
+    ShiftRandomizer, ColorRandomizer, GaussianNoiseRandomizer, or one of your own. null: none."""
     obs_randomizer_kwargs: FreeMap | list[FreeMap] = Map()
     """Options of the randomizer; of several, a list with a map for each."""
 

@@ -60,19 +60,49 @@ class CropRandomizer(Randomizer):
 
     def randomize(self, images: Tensor) -> Tensor:
         images = append_coordinates(images) if self.pos_enc else images
-        corners = []
-        for extent, size in zip(images.shape[-2:], self.size, strict=True):
-            uniform = torch.rand(len(images), self.num_samples, device=images.device)
-            corners.append((uniform * (extent - size)).long())  # robomimic never draws the last one
-        crops = images.unfold(2, self.size[0], 1).unfold(3, self.size[1], 1)
-        image = torch.arange(len(images), device=images.device)[:, None]
-        return crops[image, :, corners[0], corners[1]].flatten(0, 1)
+        # robomimic never draws the last place.
+        places = [n - size for n, size in zip(images.shape[-2:], self.size, strict=True)]
+        return random_crops(images, self.size, places, self.num_samples)
 
     def plain(self, images: Tensor) -> Tensor:
         images = append_coordinates(images) if self.pos_enc else images
         (height, width), (rows, columns) = images.shape[-2:], self.size
         top, left = (height - rows) // 2, (width - columns) // 2
         return images[..., top : top + rows, left : left + columns]
+
+
+@RANDOMIZERS.register("ShiftRandomizer")
+class ShiftRandomizer(Randomizer):
+    """Shifts images by up to ``pad`` pixels to each side; pixels of the edge fill the rest (DrQ:
+    Kostrikov et al., 2020, arXiv:2004.13649)."""
+
+    def __init__(self, input_shape: Sequence[int], pad: int = 4, num_samples: int = 1):
+        super().__init__()
+        _, *sides = input_shape
+        if not 1 <= pad <= min(sides):
+            raise ValueError(
+                f"obs_randomizer_kwargs: a shift of up to {pad} pixels, of images of "
+                f"{' x '.join(map(str, sides))}; set pad to 1 or more, and to less than that"
+            )
+        self.pad, self.num_samples = pad, num_samples
+
+    def randomize(self, images: Tensor) -> Tensor:
+        padded = nn.functional.pad(images, [self.pad] * 4, mode="replicate")
+        return random_crops(padded, images.shape[-2:], [2 * self.pad + 1] * 2, self.num_samples)
+
+
+def random_crops(
+    images: Tensor, size: Sequence[int], places: Sequence[int], num: int = 1
+) -> Tensor:
+    """Cut ``num`` random crops of a ``size`` out of each image: ``[B, C, H, W]`` to ``[B * num, C,
+    *size]``. Their corners are among the first ``places`` rows and columns."""
+    corners = []
+    for n in places:
+        uniform = torch.rand(len(images), num, device=images.device)
+        corners.append((uniform * n).long())
+    crops = images.unfold(2, size[0], 1).unfold(3, size[1], 1)
+    image = torch.arange(len(images), device=images.device)[:, None]
+    return crops[image, :, corners[0], corners[1]].flatten(0, 1)
 
 
 @RANDOMIZERS.register("ColorRandomizer")

@@ -12,6 +12,7 @@ from offrl.tree import map_leaves
 
 PLANNING = ("gl", "hbc", "iris")
 ROBOMIMIC_ALGOS = ("bc", "bcq", "cql", DIFFUSION, *PLANNING, "iql", "td3_bc")
+SHIFT = "ShiftRandomizer"  # which robomimic lacks; while a policy acts, it changes nothing
 UNET = {  # whatever its configs say
     "diffusion_step_embed_dim": 256,
     "down_dims": [256, 512, 1024],
@@ -130,6 +131,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     config = json.loads(content["config"])
     for why in _refusals(content["algo_name"], config):
         raise ValueError(why)
+    config["observation"] = _without_shifts(config["observation"])
     ema = config["train"].pop("ema", None)  # in ``algo`` of robomimic's diffusion policy
     if content["algo_name"] == DIFFUSION:
         config["algo"]["ema"] = {"enabled": ema["enabled"], "power": ema["power"] or 0.75}
@@ -162,6 +164,22 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         },
         **statistics,
     }
+
+
+def _without_shifts(section: Any) -> Any:
+    """Leave ``SHIFT`` out of the encoders of a section."""
+    if not isinstance(section, dict):
+        return section
+    section = {key: _without_shifts(value) for key, value in section.items()}
+    names, options = (section.get(f"obs_randomizer_{what}") for what in ("class", "kwargs"))
+    if names == SHIFT:
+        section |= {"obs_randomizer_class": None, "obs_randomizer_kwargs": {}}
+    elif isinstance(names, list) and SHIFT in names:
+        section["obs_randomizer_class"] = [name for name in names if name != SHIFT]
+        if isinstance(options, list):
+            kept = (o for name, o in zip(names, options, strict=True) if name != SHIFT)
+            section["obs_randomizer_kwargs"] = [*kept]
+    return section
 
 
 def _exported(model: Mapping[str, Any], nets: Any) -> dict[str, Any]:

@@ -32,8 +32,13 @@ SIZE, STEPS = 6, 2
 VECTORS = {"modalities": {"obs": {"low_dim": ["x"]}}}
 IMAGES = {"modalities": {"obs": {"low_dim": ["x"], "rgb": ["camera"]}, "goal": {"low_dim": ["x"]}}}
 RANDOM = {
-    "obs_randomizer_class": ["ColorRandomizer", "CropRandomizer", "GaussianNoiseRandomizer"],
-    "obs_randomizer_kwargs": [{}, {"crop_height": 36, "crop_width": 36}, {}],
+    "obs_randomizer_class": [
+        "ColorRandomizer",
+        "ShiftRandomizer",
+        "CropRandomizer",
+        "GaussianNoiseRandomizer",
+    ],
+    "obs_randomizer_kwargs": [{}, {"pad": 3}, {"crop_height": 36, "crop_width": 36}, {}],
 }
 SHALLOW = {
     "core_kwargs": {"backbone_class": "ShallowConv", "pool_kwargs": {"num_kp": 4}},

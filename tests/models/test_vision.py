@@ -7,7 +7,12 @@ from offrl import algo_factory, config_factory
 from offrl.models import randomizers
 from offrl.models.backbones import FiLMResNet, load_imagenet, resnet
 from offrl.models.encoder import Encoder, KeyEncoder
-from offrl.models.randomizers import ColorRandomizer, CropRandomizer, GaussianNoiseRandomizer
+from offrl.models.randomizers import (
+    ColorRandomizer,
+    CropRandomizer,
+    GaussianNoiseRandomizer,
+    ShiftRandomizer,
+)
 from offrl.models.vision import (
     NatureCNN,
     ScanCore,
@@ -190,6 +195,44 @@ def test_random_crops_are_parts_of_the_image():
         CropRandomizer((3, 10, 12), 11, 6)
 
 
+def test_shifted_images_are_filled_by_their_edges():
+    images = torch.arange(2 * 3 * 6 * 7).reshape(2, 3, 6, 7).float()
+    shift = ShiftRandomizer((3, 6, 7), pad=2, num_samples=400).train()
+    seen = set()
+    for image, versions in zip(images, shift(images).unflatten(0, (2, 400)), strict=True):
+        for version in versions:
+            row, column = divmod(int(version[0, 3, 3] - image[0, 3, 3]), 7)  # of its centre
+            column, row = (column - 7, row + 1) if column > 3 else (column, row)
+            rows = (torch.arange(6) + row).clamp(0, 5)
+            columns = (torch.arange(7) + column).clamp(0, 6)
+            assert torch.equal(version, image[:, rows][:, :, columns])
+            seen.add((row, column))
+    assert seen == {(row, column) for row in range(-2, 3) for column in range(-2, 3)}
+    assert torch.equal(shift.eval()(images), images)
+    for pad in (0, -1, 7):
+        with pytest.raises(ValueError, match=f"up to {pad} pixels.*6 x 7"):
+            ShiftRandomizer((3, 6, 7), pad=pad)
+
+
+def test_draws_are_those_of_the_generator_alone():
+    images = torch.rand(4, 3, 8, 8)
+    changes = [
+        CropRandomizer((3, 8, 8), 6, 6),
+        ShiftRandomizer((3, 8, 8)),
+        ColorRandomizer((3, 8, 8)),
+        GaussianNoiseRandomizer((3, 8, 8)),
+    ]
+    for randomizer in changes:
+        randomizer.train()
+        first, again, other = (
+            (torch.manual_seed(seed), randomizer(images))[1] for seed in (0, 0, 1)
+        )
+        assert torch.equal(first, again) and not torch.equal(first, other)
+        state = torch.get_rng_state()
+        randomizer.eval()(images)
+        assert torch.equal(torch.get_rng_state(), state)
+
+
 def amount(value):
     return torch.full((1, 1, 1, 1), value)
 
@@ -217,6 +260,7 @@ def test_colours():
 @pytest.mark.parametrize(
     "randomizer",
     [
+        ShiftRandomizer((3, 8, 8), num_samples=3),
         ColorRandomizer((3, 8, 8), num_samples=3),
         GaussianNoiseRandomizer((3, 8, 8), noise_std=0.1, limits=[0.0, 1.0], num_samples=3),
     ],

@@ -1,5 +1,7 @@
 """Policies that see: from uint8 images in a file to actions, in training and acting."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from offrl.envs.rendering import working_backend
 from offrl.registry import MODALITIES
 from offrl.specs import Modality
 from offrl.training import Checkpointer
+from offrl.tree import leaves
 
 SHALLOW = {"backbone_class": "ShallowConv", "feature_dimension": 8, "pool_kwargs": {"num_kp": 4}}
 
@@ -112,6 +115,35 @@ def test_policies_learn_from_pictures_whose_channels_lie_last(image_config, demo
     with torch.no_grad():
         actions = trainer.algo.get_action({key: x[:, 0] for key, x in rows["obs"].items()})
     assert (actions[:, 0] * rows["actions"][:, 0, 0] > 0.2).all(), actions[:, 0]
+
+
+def test_a_longer_training_draws_as_if_it_had_been_so_long(image_config, demos, tmp_path):
+    with h5py.File(demos, "r+") as file:
+        for demo in file["data"].values():
+            demo["obs/first"] = np.moveaxis(demo["obs/picture"][()], -1, 1) / 255
+    random = ["ShiftRandomizer", "CropRandomizer", "ColorRandomizer", "GaussianNoiseRandomizer"]
+    options = [{"pad": 2}, {"crop_height": 9, "crop_width": 8}, {}, {"noise_std": 0.1}]
+    weights = {}
+    for name, num_epochs in (("whole", 2), ("longer", 1)):
+        config = image_config({"num_epochs": num_epochs})
+        config.experiment.name = name
+        config.train.data[0].images = {"first": ["channels_first", "unit_floats"]}
+        config.observation.modalities.obs["rgb"] = ["first"]
+        config.observation.encoder["rgb"].obs_randomizer_class = random
+        config.observation.encoder["rgb"].obs_randomizer_kwargs = options
+        (tmp_path / "config.json").write_text(config.dump())
+        assert main(["train", "--config", f"{tmp_path}/config.json"]) == 0
+        (run,) = (tmp_path / "runs" / name).iterdir()
+        if name == "longer":
+            assert main(["train", "--resume", str(run), "--set", "train.num_epochs=2"]) == 0
+        weights[name] = leaves(torch.load(run / "last.pth", weights_only=True)["model"]["nets"])
+    assert all(torch.equal(x, weights["longer"][key]) for key, x in weights["whole"].items())
+    # robomimic has no shifts, which are at rest while a policy acts.
+    assert main(["export-robomimic", str(run), f"{tmp_path}/out.pth"]) == 0
+    exported = json.loads(torch.load(tmp_path / "out.pth", weights_only=True)["config"])
+    encoder = exported["observation"]["encoder"]["rgb"]
+    assert encoder["obs_randomizer_class"] == random[1:]
+    assert encoder["obs_randomizer_kwargs"] == options[1:]
 
 
 def test_pictures_of_another_kind_are_refused(image_config, demos):
