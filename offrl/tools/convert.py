@@ -1,4 +1,4 @@
-"""Convert demonstrations to the format of robomimic, D4RL, Minari or LeRobot (v3.0).
+"""Convert demonstrations to the format of robomimic, D4RL, Minari or LeRobot.
 
 example: offrl convert datasets/lift/low_dim.hdf5 lift_lerobot --to lerobot --task 'lift the cube'
 """
@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--to",
         required=True,
-        choices=("robomimic", "d4rl", "minari", "lerobot"),
-        help="the format to convert to",
+        choices=("robomimic", "d4rl", "minari", "lerobot", "lerobot-v2.1"),
+        help="the format to convert to (lerobot: its layout 3.0)",
     )
     add(
         "--obs",

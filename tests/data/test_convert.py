@@ -49,6 +49,7 @@ REST = {"actions", "rewards", "dones"}
         ("minari", (), VECTORS | REST | {"obs/agentview_image"}),
         ("lerobot", (), VECTORS | REST | {"obs/agentview_image"}),
         ("lerobot", ("--obs", "position"), {"obs/position", *REST}),
+        ("lerobot-v2.1", (), VECTORS | REST | {"obs/agentview_image"}),
     ],
 )
 def test_there_and_back_again(to, options, keys, source, tmp_path, caplog):
@@ -258,6 +259,32 @@ def test_a_lerobot_folder_is_as_its_layout_says(source, tmp_path):
     assert np.shape(image["q99"]) == (3, 1, 1)
 
 
+def test_a_folder_of_the_layout_2_1_is_as_it_says(source, tmp_path):
+    folder = tmp_path / "lift"
+    assert convert(source, folder, "lerobot-v2.1", "--task", "lift the cube") == 0
+    names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    lists = {"info.json", "offrl.json", "tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl"}
+    films = "videos/chunk-000/observation.images.agentview"
+    assert names == {f"meta/{name}" for name in lists} | {
+        place
+        for i in range(12)
+        for place in (f"data/chunk-000/episode_{i:06d}.parquet", f"{films}/episode_{i:06d}.mp4")
+    }
+    info = json.loads((folder / "meta/info.json").read_text())
+    assert (info["codebase_version"], info["total_videos"], info["total_chunks"]) == ("v2.1", 12, 1)
+    episodes, stats = (
+        [json.loads(line) for line in (folder / f"meta/{name}.jsonl").read_text().splitlines()]
+        for name in ("episodes", "episodes_stats")
+    )
+    assert [e["length"] for e in episodes] == LENGTHS
+    assert episodes[3] == {"episode_index": 3, "tasks": ["lift the cube"], "length": LENGTHS[3]}
+    actions = read(source)[0]["demo_3"]["actions"]
+    kinds = stats[3]["stats"]["action"]
+    assert kinds.keys() == {"min", "max", "mean", "std", "count"} and kinds["count"] == [LENGTHS[3]]
+    np.testing.assert_allclose(kinds["mean"], actions.mean(0), rtol=1e-5, atol=1e-6)
+    assert np.shape(stats[3]["stats"]["observation.images.agentview"]["mean"]) == (3, 1, 1)
+
+
 def test_full_files_are_followed_by_others(source, tmp_path, monkeypatch):
     for bound in ("DATA_MB", "VIDEO_MB"):
         monkeypatch.setattr(f"offrl.data.formats.lerobot_writer.{bound}", 0)
@@ -278,7 +305,7 @@ def test_full_files_are_followed_by_others(source, tmp_path, monkeypatch):
         assert np.abs(images - films).mean((1, 2, 3)).max() < LOSS
 
 
-@pytest.mark.parametrize("to", ["robomimic", "d4rl", "minari", "lerobot"])
+@pytest.mark.parametrize("to", ["robomimic", "d4rl", "minari", "lerobot", "lerobot-v2.1"])
 def test_outputs_are_made_where_the_program_is(to, source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert convert("source.hdf5", "out-v0", to, "--obs", "speed") == 0
@@ -296,13 +323,14 @@ def test_any_number_of_workers_writes_the_same_bytes(source, tmp_path):
             assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
-def test_success_task_and_rate_go_along(tmp_path):
+@pytest.mark.parametrize("to", ["lerobot", "lerobot-v2.1"])
+def test_success_task_and_rate_go_along(to, tmp_path):
     path, rng = tmp_path / "robot.hdf5", np.random.default_rng(0)
     with DemoWriter(path) as writer:
         for task, success in (("open", True), ("close", False), ("open", False)):
             rows = {"actions": rng.random((4, 1)), "obs/joint": rng.random((4, 1))}
             writer.write(rows, task=task, success=success, fps=10)
-    assert convert(path, tmp_path / "set", "lerobot") == 0
+    assert convert(path, tmp_path / "set", to) == 0
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     assert info["total_tasks"] == 2 and info["fps"] == 10
     assert "next.reward" not in info["features"]

@@ -76,7 +76,7 @@ def assert_one_line(capsys, words):
     assert not any("Traceback" in line for line in said)
 
 
-@pytest.mark.parametrize("to", ["robomimic", "d4rl", "minari", "lerobot"])
+@pytest.mark.parametrize("to", ["robomimic", "d4rl", "minari", "lerobot", "lerobot-v2.1"])
 def test_an_existing_output_stays(to, source, tmp_path, capsys):
     (tmp_path / "mine-v0").mkdir()
     (tmp_path / "mine-v0/work").write_text("of years")

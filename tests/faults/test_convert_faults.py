@@ -16,7 +16,7 @@ from test_outputs import mounted, needs_root, one_error
 from offrl.__main__ import main
 
 ENV_ARGS = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20}}
-FORMATS = ["robomimic", "d4rl", "minari", "lerobot"]
+FORMATS = ["robomimic", "d4rl", "minari", "lerobot", "lerobot-v2.1"]
 
 
 def write_source(path, num_demos=30, length=40, width=32, images=None):
@@ -38,7 +38,7 @@ def write_source(path, num_demos=30, length=40, width=32, images=None):
 @needs_root
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_disk_that_is_full_half_way_is_said_and_left_clean(to, tmp_path, capsys):
-    source = write_source(tmp_path / "source.hdf5", 200, images=32 if to == "lerobot" else None)
+    source = write_source(tmp_path / "source.hdf5", 200, images=32 if "lerobot" in to else None)
     with mounted(tmp_path / "disk", "-o", "size=600k") as disk:
         options = ["--workers", "1", "--to", to]
         assert main(["convert", str(source), str(disk / "out-v0"), *options]) == 1

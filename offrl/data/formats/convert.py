@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,14 +47,16 @@ FORMATS = {
     "robomimic": Format("robomimic's layout", lambda *_: True, None, (), writing_robomimic),
     "d4rl": Format("D4RL's layout", d4rl.holds, (), ("rewards", "dones"), d4rl.writing),
     "minari": Format("Minari", minari.holds, (), ("rewards", "dones"), minari.writing),
-    "lerobot": Format(
+} | {
+    name: Format(
         "LeRobot's layout",
         lerobot_writer.holds,
         ("success", "task", "fps"),
         (),
-        lerobot_writer.writing,
+        partial(lerobot_writer.writing, version=version),
         lerobot_writer.encoder,
-    ),
+    )
+    for name, version in (("lerobot", "v3.0"), ("lerobot-v2.1", "v2.1"))
 }
 
 
@@ -172,7 +175,7 @@ def convert(
     encoder = wanted.encoder(plan) if wanted.encoder else None
     arguments = (to, tuple(plan.steps.items()), encoder)
     demos = source.demos()
-    codes_films = to == "lerobot" and any(step.is_image for step in plan.steps.values())
+    codes_films = encoder is not None and any(step.is_image for step in plan.steps.values())
     if num_workers == 1 or (num_workers is None and not codes_films):
         read = _reader(source, *arguments)
         episodes: Generator[Any, None, None] = (read(demo) for demo in demos)

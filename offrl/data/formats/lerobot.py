@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,16 @@ from offrl.data.formats.exchange import read_notes, vector_columns
 from offrl.data.formats.hdf5 import located
 from offrl.data.formats.lerobot_index import INFO, file_in, parquet, read_index
 from offrl.data.formats.lerobot_steps import (
+    OPEN_FILES,
     FilmArray,
     ImageArray,
-    Images,
+    NumberArray,
+    Part,
     Recent,
-    StepsFile,
+    Tables,
     image_size,
 )
-from offrl.data.separate import InMemory, SeparateArrays, StepArray
+from offrl.data.separate import SeparateArrays, StepArray
 
 NOTES = "meta/offrl.json"
 STATE, IMAGES = "observation.state", "observation.images."
@@ -40,8 +42,6 @@ COUNTS = {
 PICTURES = ("image", "video")
 NUMBERS = re.compile(r"(float|u?int)(8|16|32|64)|bool")  # the types of features that are read
 RANGE = r"\d{0,9}:\d{0,9}"  # of episodes
-OPEN_BYTES = 2**28  # of numbers, and of images as they are stored, that stay in memory
-OPEN_FILES = 64
 
 
 def is_lerobot(folder: Path) -> bool:
@@ -60,16 +60,6 @@ def _key(feature: str) -> str:
     if feature.startswith("observation."):
         return f"obs/{feature.removeprefix('observation.')}"
     return ARRAYS.get(feature, feature)
-
-
-class Part(NamedTuple):
-    """The columns of a feature that are an array, and the shape of a step; ``dtype``: as offrl
-    noted it."""
-
-    feature: str
-    shape: tuple[int, ...] = ()
-    columns: slice = slice(None)
-    dtype: str | None = None
 
 
 class LeRobotFolder(SeparateArrays):
@@ -93,14 +83,14 @@ class LeRobotFolder(SeparateArrays):
         with located(folder, f"the features in {INFO}"):
             self._parts = self._find_parts()
         kinds = {name: feature["dtype"] for name, feature in self._index.features.items()}
-        self._read_names = [k for k, kind in kinds.items() if NUMBERS.fullmatch(kind)]
-        self._files, self._films = Recent(OPEN_BYTES), Recent(OPEN_FILES)
-        self._pictures = Images(folder, OPEN_BYTES, OPEN_FILES)
+        numbers = [name for name, kind in kinds.items() if NUMBERS.fullmatch(kind)]
+        self._tables = Tables(folder, numbers, self._index.fps)
+        self._films = Recent(OPEN_FILES)
 
     def close(self) -> None:
         super().close()
-        for kept in (self._files, self._films, self._pictures):
-            kept.clear()
+        self._tables.clear()
+        self._films.clear()
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
         names = list(map("demo_{}".format, self._index.episodes))
@@ -155,7 +145,9 @@ class LeRobotFolder(SeparateArrays):
                 arrays["task"] = self.tasks[task]
             if SUCCESS in self._index.features:
                 arrays["success"] = bool(self.array(demo, SUCCESS)[:].any())
-        return arrays | super().trajectory(demo, keys)
+        arrays |= super().trajectory(demo, keys)
+        self._tables.keep_last()  # who reads whole episodes reads each once
+        return arrays
 
     # -- arrays -----------------------------------------------------------------------------------
 
@@ -169,13 +161,13 @@ class LeRobotFolder(SeparateArrays):
             key = cameras.get(name) or _key(name)
             if name == STATE and steps:
                 for part, columns, step in vector_columns(steps):
-                    parts[part] = Part(name, step.shape, columns, step.dtype)
+                    parts[part] = Part(name, step.shape, shape, columns, step.dtype)
             elif kind in PICTURES and (size := image_size(shape, feature.get("names"))):
                 parts[key] = Part(name, size)
             elif kind not in PICTURES and NUMBERS.fullmatch(kind):
                 if name not in (*COUNTS, SUCCESS):
-                    shape = steps[key].shape if key in steps else shape
-                    parts[key] = Part(name, () if key in ("rewards", "dones") else shape)
+                    own = steps[key].shape if key in steps else shape
+                    parts[key] = Part(name, () if key in ("rewards", "dones") else own, shape)
             else:
                 self._unread.append(name)
         return parts
@@ -205,16 +197,5 @@ class LeRobotFolder(SeparateArrays):
             if feature["dtype"] == "video":
                 shape = (episode["length"], *part.shape)
                 return FilmArray(index.film(episode, part.feature), shape, index.fps, self._films)
-            path = index.steps_file(episode)
-            file = self._files.get(path, lambda: self._read(path), lambda file: file.nbytes)
-            rows = file.rows(episode["episode_index"], episode["length"])
-            if feature["dtype"] == "image":
-                return ImageArray(self._pictures, path, part.feature, rows, part.shape)
-            values = file.values(part.feature, feature["shape"])[rows]
-            if part.columns != slice(None):
-                values = values[:, part.columns]
-            kind = part.dtype or ("float32" if values.dtype == bool else values.dtype)
-            return InMemory(values.astype(kind, copy=False).reshape(-1, *part.shape))
-
-    def _read(self, path: Path) -> StepsFile:
-        return StepsFile(path, self._read_names, self._index.fps)
+            kind = ImageArray if feature["dtype"] == "image" else NumberArray
+            return kind(self._tables, index.steps_file(episode), episode, part)

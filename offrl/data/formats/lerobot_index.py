@@ -8,7 +8,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,7 @@ class Index(ABC):
 
     tasks_file: str
     episodes_files: str  # a pattern
-    places: Mapping[str, tuple[str, ...]]  # the fields of the paths in info.json, by its keys
-    example: str
+    paths: Mapping[str, str]  # of the keys in info.json, as LeRobot writes them
 
     def __init__(self, folder: Path, info: Mapping[str, Any]):
         self.folder, self.info = folder, info
@@ -87,11 +86,11 @@ class ManyFiles(Index):
     """The layouts 2.0 and 2.1."""
 
     tasks_file, episodes_files = "meta/tasks.jsonl", "meta/episodes.jsonl"
-    places = {
-        "data_path": ("episode_chunk", "episode_index"),
-        "video_path": ("video_key", "episode_chunk", "episode_index"),
+    paths = {
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/"
+        "episode_{episode_index:06d}.mp4",
     }
-    example = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         lines = read_text(file_in(self.folder, name), self.folder).splitlines()
@@ -107,16 +106,15 @@ class SharedFiles(Index):
     """The layout 3.0."""
 
     tasks_file, episodes_files = "meta/tasks.parquet", "meta/episodes/*/*.parquet"
-    places = {
-        "data_path": ("chunk_index", "file_index"),
-        "video_path": ("video_key", "chunk_index", "file_index"),
+    paths = {
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
     }
-    example = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         file = parquet().ParquetFile(file_in(self.folder, name))
         names = [n for n in file.schema_arrow.names if not n.startswith("stats/")]
-        return read_table(file, name, columns=names).to_pylist()
+        return read_table(file, name, range(file.num_row_groups), names).to_pylist()
 
     def _fields(self, episode: Mapping[str, Any], of: str) -> dict[str, Any]:
         return {name: episode[f"{of}/{name}"] for name in ("chunk_index", "file_index")}
@@ -139,13 +137,14 @@ def read_index(folder: Path) -> Index:
         fps, kinds = float(info["fps"]), {f["dtype"] for f in info["features"].values()}
         if not (math.isfinite(fps) and fps > 0):
             raise ValueError(f"fps is {fps:g}, and no rate")
-        for key, fields in layout.places.items():
+        for key, usual in layout.paths.items():
+            fields = re.findall(r"{(\w+)", usual)
             template, field = info.get(key), rf"\{{({'|'.join(fields)})(:0?\d?d)?\}}"
             is_path = isinstance(template, str) and re.fullmatch(rf"([^{{}}]|{field})+", template)
             if not is_path and (key == "data_path" or "video" in kinds):
                 raise ValueError(
                     f"{folder}/{INFO}: {key} is {template!r:.80}, but has to be a path with the "
-                    f"fields {', '.join(fields)}, as {layout.example}"
+                    f"fields {', '.join(fields)}, as {usual}"
                 )
     return layout(folder, info)
 
@@ -162,21 +161,20 @@ def read_text(path: Path, folder: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def read_table(file: Any, place: object, groups: Any = None, columns: Any = None) -> Any:
-    """Read columns of an open Parquet file, or of some of its row groups, if they fit into memory.
-    place: the file, for messages."""
-    groups = list(range(file.num_row_groups)) if groups is None else groups
-    num_bytes = sum(_sizes(file, groups, columns))
-    check_memory(num_bytes, f"{place}: what it holds")
+def read_table(file: Any, place: object, groups: Sequence[int], columns: Sequence[str]) -> Any:
+    """Read columns of row groups of an open Parquet file, if they fit into memory. place: the file,
+    for messages."""
+    check_memory(table_bytes(file, groups, columns), f"{place}: what it holds")
     return file.read_row_groups(groups, columns)
 
 
-def _sizes(file: Any, groups: Any, columns: Any) -> Iterator[int]:
-    for part in map(file.metadata.row_group, groups):
-        for cells in map(part.column, range(part.num_columns)):
-            path = f"{cells.path_in_schema}."
-            if columns is None or any(path.startswith(f"{name}.") for name in columns):
-                yield max(cells.total_uncompressed_size, 8 * cells.num_values)
+def table_bytes(file: Any, groups: Sequence[int], columns: Sequence[str]) -> int:
+    """Count the bytes that columns of row groups take in memory."""
+    starts = tuple(f"{name}." for name in columns)
+    parts = map(file.metadata.row_group, groups)
+    cells = [part.column(i) for part in parts for i in range(part.num_columns)]
+    chosen = [cell for cell in cells if f"{cell.path_in_schema}.".startswith(starts)]
+    return sum(max(cell.total_uncompressed_size, 8 * cell.num_values) for cell in chosen)
 
 
 def parquet() -> Any:

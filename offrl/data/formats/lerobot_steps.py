@@ -3,19 +3,23 @@
 import io
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from offrl.data.formats.film import OpenFilm
 from offrl.data.formats.hdf5 import located
-from offrl.data.formats.lerobot_index import INFO, file_in, parquet, read_table
+from offrl.data.formats.lerobot_index import INFO, file_in, parquet, read_table, table_bytes
 from offrl.data.separate import StepArray
 from offrl.memory import check_memory
 
 CHANNELS = ("c", "channel", "channels")
+OPEN_FILES = 64
+STEPS_BYTES, PART_BYTES = 2**27, 2**23  # of numbers that stay in memory, and are read at once
+IMAGE_BYTES = 2**28  # of images as they are stored that stay in memory
 
 
 class Recent:
@@ -33,30 +37,44 @@ class Recent:
         value = make()
         self._values[key] = value, size(value)
         self._total += size(value)
-        while self._total > self._limit and len(self._values) > 1:
-            self._total -= self._values.popitem(last=False)[1][1]
+        self._drop(self._limit)
         return value
+
+    def keep_last(self) -> None:
+        """Drop all but the value that was asked for last."""
+        self._drop(0)
+
+    def _drop(self, limit: int) -> None:
+        while self._total > limit and len(self._values) > 1:
+            self._total -= self._values.popitem(last=False)[1][1]
 
     def clear(self) -> None:
         self._values.clear()
         self._total = 0
 
 
-class StepsFile:
-    """The numbers in a Parquet file of steps, which are in memory.
+class Part(NamedTuple):
+    """The columns of a feature that are an array, and the shape of a step.
 
-    names: the features to read. fps: to compare timestamps with. Raises ``ValueError`` for a file
-    that is damaged or lacks a feature.
+    dtype: as offrl noted it. of: the feature's shape in the file.
     """
 
-    def __init__(self, path: Path, names: Iterable[str], fps: float):
-        self.path, self._fps = path, fps
-        with located(path, "the steps"):
-            file = parquet().ParquetFile(path)
-            if lacking := sorted({*names} - {*file.schema_arrow.names}):
-                raise ValueError(f"it has no {', '.join(lacking)}, which {INFO} lists")
-            self._table = read_table(file, path, columns=[*names])
-        self.nbytes = self._table.nbytes
+    feature: str
+    shape: tuple[int, ...] = ()
+    of: tuple[int, ...] = ()
+    columns: slice = slice(None)
+    dtype: str | None = None
+
+
+class Steps:
+    """The numbers in a Parquet file of steps, or in a part of one, which are in memory.
+
+    first_row: of the part in the file. Raises ``ValueError`` for what is damaged.
+    """
+
+    def __init__(self, path: Path, table: Any, first_row: int, fps: float):
+        self.path, self.first_row, self._fps = path, first_row, fps
+        self._table, self.nbytes = table, int(table.nbytes)
         self._arrays: dict[str, np.ndarray] = {}
         with located(path, "the numbers of the steps"):
             counts = self.values("episode_index", ()), self.values("frame_index", ())
@@ -108,6 +126,126 @@ def _array(name: str, column: Any, shape: Sequence[int]) -> np.ndarray:
     return np.asarray(values).reshape(rows, *shape)
 
 
+class Tables:
+    """The Parquet files of a folder. Few stay open, with what was read of them last.
+
+    names: the features that are numbers. Raises ``ValueError`` for a file that lacks one.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], fps: float):
+        self._folder, self._names, self._fps = folder, names, fps
+        self._files, self._steps = Recent(OPEN_FILES), Recent(STEPS_BYTES)
+        self._images = Recent(IMAGE_BYTES)
+        self._places: dict[tuple[Path, int], range] = {}  # row groups of episodes
+
+    def clear(self) -> None:
+        for kept in (self._files, self._steps, self._images):
+            kept.clear()
+
+    def keep_last(self) -> None:
+        """Drop what was read, but for the last parts."""
+        self._steps.keep_last()
+        self._images.keep_last()
+
+    def steps(self, path: Path, number: int) -> Steps:
+        """Return the part of a file that holds an episode."""
+        with located(path, "the steps"):
+            if (path, number) not in self._places:
+                self._places[path, number] = self._file(path).part(number)
+            groups = self._places[path, number]
+            read = partial(self._read, path, groups)
+            found: Steps = self._steps.get((path, groups), read, lambda steps: steps.nbytes)
+            return found
+
+    def _read(self, path: Path, groups: range) -> Steps:
+        file = self._file(path)
+        table = read_table(file.content, path, groups, self._names)
+        return Steps(path, table, int(file.begins[groups.start]), self._fps)
+
+    def _file(self, path: Path) -> "_File":
+        file: _File = self._files.get(path, lambda: _File(path, self._names), lambda _: 1)
+        return file
+
+    def check(self, path: Path, name: str) -> None:
+        """Raise ``ValueError`` if a file lacks the images of a feature."""
+        with located(path, "the steps"):
+            _refuse_lack(self._file(path).content, [name])
+
+    def image_files(self, path: Path, name: str, rows: np.ndarray) -> Iterator[bytes]:
+        """Yield the content of the image file in each of the ``rows`` of a file."""
+        file = self._file(path)
+        for row in rows:
+            k = int(np.searchsorted(file.begins, row, side="right")) - 1
+            cell = self._images_of(file, k, name)[int(row - file.begins[k])].as_py() or {}
+            if (content := cell.get("bytes")) is None:
+                if not cell.get("path"):
+                    raise ValueError(f"row {row} has no image")
+                content = file_in(self._folder, cell["path"]).read_bytes()
+            yield content
+
+    def _images_of(self, file: "_File", k: int, name: str) -> Any:
+        """Return the cells of a row group that hold the images of a feature."""
+
+        def read() -> Any:
+            return read_table(file.content, f"{file.path}: {name}", [k], [name])[name]
+
+        return self._images.get((file.path, k, name), read, lambda column: int(column.nbytes))
+
+
+class _File:
+    """An open Parquet file, and the parts in which it is read: row groups one after the other."""
+
+    def __init__(self, path: Path, names: Sequence[str]):
+        self.path, self.content = path, parquet().ParquetFile(path)
+        _refuse_lack(self.content, names)
+        metadata = self.content.metadata
+        groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+        self.begins = np.cumsum([0, *(group.num_rows for group in groups)])
+        places = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+        counted = [group.column(places.index("episode_index")).statistics for group in groups]
+        ranges = [(c.min, c.max) if c and c.has_min_max else (0, np.inf) for c in counted]
+        sizes = np.cumsum([0, *(table_bytes(self.content, [k], names) for k in range(len(groups)))])
+        self._ends = np.append(np.flatnonzero(np.diff(sizes // PART_BYTES)), len(groups) - 1)
+        self._first, self._last = np.array(ranges, float).reshape(-1, 2).T
+
+    def part(self, number: int) -> range:
+        """Return the row groups of the part that holds an episode."""
+        groups = np.flatnonzero((self._first <= number) & (number <= self._last))
+        if not len(groups):
+            return range(0)
+        begins = (int(end) + 1 for end in self._ends if end < groups[0])
+        return range(max(begins, default=0), int(min(self._ends[self._ends >= groups[-1]])) + 1)
+
+
+def _refuse_lack(file: Any, names: Sequence[str]) -> None:
+    if lacking := sorted({*names} - {*file.schema_arrow.names}):
+        raise ValueError(f"it has no {', '.join(lacking)}, which {INFO} lists")
+
+
+class NumberArray(StepArray):
+    """The numbers ``[T, ...]`` of an episode in a Parquet file."""
+
+    def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: Part):
+        self._tables, self._path, self._number, self._part = (
+            tables,
+            path,
+            episode["episode_index"],
+            part,
+        )
+        steps = tables.steps(path, self._number)
+        self._rows = steps.rows(self._number, episode["length"])
+        self.shape = len(self._rows), *part.shape
+        kind = steps.values(part.feature, part.of).dtype
+        self.dtype = np.dtype(part.dtype or ("float32" if kind.kind == "b" else kind))
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        part, steps = self._part, self._tables.steps(self._path, self._number)
+        values = steps.values(part.feature, part.of)[self._rows[start:stop]]
+        if part.columns != slice(None):
+            values = values[:, part.columns]
+        return values.astype(self.dtype, copy=False).reshape(-1, *part.shape)
+
+
 class FilmArray(StepArray):
     """The frames ``[T, H, W, 3]`` of an episode in a film, decoded when they are read.
 
@@ -136,72 +274,30 @@ class FilmArray(StepArray):
 
 class ImageArray(StepArray):
     """The images ``[T, H, W, 3]`` of an episode in a Parquet file (or in files that it names),
-    decoded when they are read.
-
-    rows: those of the episode ``[T]`` in the file.
-    """
+    decoded when they are read."""
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, images: "Images", path: Path, name: str, rows: np.ndarray, size: Any):
-        self._images, self._path, self._name, self._rows = images, path, name, rows
-        self.shape = len(rows), *size
-        images.check(path, name)
+    def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: Part):
+        tables.check(path, part.feature)
+        self._tables, self._path, self._name = tables, path, part.feature
+        steps = tables.steps(path, episode["episode_index"])
+        self._rows = steps.first_row + steps.rows(episode["episode_index"], episode["length"])
+        self.shape = len(self._rows), *part.shape
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         from PIL import Image
 
-        rows = np.empty((stop - start, *self.shape[1:]), np.uint8)
-        check_memory(rows.nbytes, f"{self._path}: {self._name}")
-        files = self._images.files(self._path, self._name, self._rows[start:stop])
+        images = np.empty((stop - start, *self.shape[1:]), np.uint8)
+        check_memory(images.nbytes, f"{self._path}: {self._name}")
         with located(self._path, f"the images {self._name}"):
-            for row, content in zip(rows, files, strict=True):
-                with Image.open(io.BytesIO(content)) as image:
-                    if image.size[::-1] != self.shape[1:3]:
-                        _refuse_size(image.size[::-1], self.shape)
-                    row[...] = np.asarray(image.convert("RGB"))
-        return rows
-
-
-class Images:
-    """Image files in the Parquet files of a folder; the latest row groups are kept."""
-
-    def __init__(self, folder: Path, num_bytes: int, num_files: int):
-        self._folder = folder
-        self._groups, self._files = Recent(num_bytes), Recent(num_files)
-
-    def clear(self) -> None:
-        self._groups.clear()
-        self._files.clear()
-
-    def check(self, path: Path, name: str) -> None:
-        with located(path, "the steps"):
-            if name not in self._file(path).schema_arrow.names:
-                raise ValueError(f"it has no {name}, which {INFO} lists")
-
-    def files(self, path: Path, name: str, rows: np.ndarray) -> Iterator[bytes]:
-        """Yield the content of the image file in each of the ``rows``."""
-        with located(path, f"the images {name}"):
-            file = self._file(path)
-            counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            begins = np.cumsum([0, *counts])
-            for row in rows:
-                k = int(np.searchsorted(begins, row, side="right")) - 1
-                cell = self._group(path, k, name)[int(row - begins[k])].as_py() or {}
-                if (content := cell.get("bytes")) is None:
-                    if not cell.get("path"):
-                        raise ValueError(f"row {row} has no image")
-                    content = file_in(self._folder, cell["path"]).read_bytes()
-                yield content
-
-    def _file(self, path: Path) -> Any:
-        return self._files.get(path, lambda: parquet().ParquetFile(path), lambda _: 1)
-
-    def _group(self, path: Path, k: int, name: str) -> Any:
-        def read() -> Any:
-            return read_table(self._file(path), f"{path}: {name}", [k], [name])[name]
-
-        return self._groups.get((path, k, name), read, lambda column: column.nbytes)
+            files = self._tables.image_files(self._path, self._name, self._rows[start:stop])
+            for image, content in zip(images, files, strict=True):
+                with Image.open(io.BytesIO(content)) as file:
+                    if file.size[::-1] != self.shape[1:3]:
+                        _refuse_size(file.size[::-1], self.shape)
+                    image[...] = np.asarray(file.convert("RGB"))
+        return images
 
 
 def image_size(shape: tuple[int, ...], names: Any) -> tuple[int, ...]:

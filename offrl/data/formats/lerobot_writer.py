@@ -1,10 +1,11 @@
-"""The writer of LeRobot's layout v3.0, without the package lerobot.
+"""The writer of LeRobot's layouts 2.1 and 3.0, without the package lerobot.
 
 Encoding films is slow, so an ``encoder`` does it for one episode, possibly in another process; the
 process that writes only appends them.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,21 +18,21 @@ from offrl.data.formats import exchange
 from offrl.data.formats.exchange import Conversion, StepType
 from offrl.data.formats.film import PIXELS, Film, encode_film
 from offrl.data.formats.lerobot import COUNTS, NOTES, STATE, SUCCESS, camera_feature
-from offrl.data.formats.lerobot_index import INFO, parquet
+from offrl.data.formats.lerobot_index import INFO, ManyFiles, SharedFiles, parquet
+from offrl.data.formats.lerobot_stats import (
+    QUANTILES,
+    Aggregate,
+    Statistics,
+    image_statistics,
+    statistics,
+)
 from offrl.outputs import check_space, whole_folder
 
-VERSION = "v3.0"
-STATS, TASKS = "meta/stats.json", "meta/tasks.parquet"
+STATS, EPISODES_STATS = "meta/stats.json", "meta/episodes_stats.jsonl"
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FILES_PER_FOLDER = 1000
 DATA_MB, VIDEO_MB = 100, 200  # largest size of a file; LeRobot's own limits
 ROWS = 100  # episodes whose metadata is written at once
-QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-RANKS = {"min": 0, **QUANTILES, "max": 1}
-SAMPLED = 100  # images of an episode that statistics are computed of
-JOINED: dict[str, Any] = {"min": np.minimum, "max": np.maximum}  # all other sums are added
 
 
 def holds(key: str, step: StepType) -> bool:
@@ -78,30 +79,31 @@ def encode_episode(
 
 
 @contextmanager
-def writing(output: str, plan: Conversion) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def writing(
+    output: str, plan: Conversion, version: str = "v3.0"
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Make a function that adds encoded episodes to a new folder, which appears when complete."""
+    make = {"v2.1": _ManyFiles, "v3.0": _SharedFiles}[version]
     with whole_folder(output) as folder:
-        dataset = _Dataset(folder, plan, Path(output).expanduser())
+        data = make(folder, plan, Path(output).expanduser(), version)
         try:
-            yield dataset.write
-            dataset.finish()
+            yield data.write
+            data.finish()
         finally:
-            dataset.close()
+            data.close()
 
 
-class _Dataset:
+class _DataSet(ABC):
     """A new data set, to which episodes are added."""
 
-    def __init__(self, folder: Path, plan: Conversion, name: Path):
+    paths: Mapping[str, str]
+
+    def __init__(self, folder: Path, plan: Conversion, name: Path, version: str):
         assert plan.fps is not None  # ``encoder`` has checked it
         self._folder, self._plan, self._name, self._fps = folder, plan, name, plan.fps
-        self._data = _FileSet(folder, DATA_PATH, DATA_MB)
-        self._noted = _FileSet(folder, EPISODES_PATH, DATA_MB)
-        self._films: dict[str, _FileSet] = {}
+        self._version = version
         self._columns: dict[str, np.ndarray] = {}  # the first episode's
         self._tasks: dict[str, int] = {}
-        self._waiting: list[dict[str, Any]] = []  # metadata not written yet
-        self._stats = Aggregate()
         self._num_episodes = self._num_steps = 0
 
     def write(self, episode: Mapping[str, Any]) -> None:
@@ -116,32 +118,19 @@ class _Dataset:
         num_bytes = sum(map(len, films.values())) + sum(x.nbytes for x in columns.values())
         check_space(self._name, 2 * num_bytes)
         env_name = (self._plan.env_args or {}).get("env_name", self._plan.source.stem)
-        task = self._plan.task or episode["task"] or env_name
-        number = self._tasks.setdefault(task, len(self._tasks))
-        counts = self._counts(len(columns["action"]), number)
-        place = _append(self._data, _table(columns | counts))
+        task, length = self._plan.task or episode["task"] or env_name, len(columns["action"])
+        counts = self._counts(length, self._tasks.setdefault(task, len(self._tasks)))
         stats = episode["stats"] | {k: statistics(v) for k, v in counts.items()}
-        self._stats.add(stats)
-        note = {
-            "episode_index": self._num_episodes,
-            "tasks": [task],
-            "length": len(columns["action"]),
-            **{f"data/{key}": number for key, number in place.items()},
-            "dataset_from_index": self._num_steps,
-            "dataset_to_index": self._num_steps + len(columns["action"]),
-            "meta/episodes/chunk_index": 0,
-            "meta/episodes/file_index": 0,
-        }
-        for name, film in films.items():
-            for key, value in self._append_film(name, film).items():
-                note[f"videos/{name}/{key}"] = value
-        for name, values in stats.items():
-            note |= {f"stats/{name}/{kind}": value.tolist() for kind, value in values.items()}
-        self._waiting.append(note)
-        if len(self._waiting) == ROWS:
-            self._note()
+        row = {"episode_index": self._num_episodes, "tasks": [task], "length": length}
+        self._add(row, _table(columns | counts), films, stats)
         self._num_episodes += 1
-        self._num_steps += len(columns["action"])
+        self._num_steps += length
+
+    @abstractmethod
+    def _add(
+        self, row: dict[str, Any], table: Any, films: Mapping[str, bytes], stats: Statistics
+    ) -> None:
+        """Write the steps and films of an episode, and its row in the list of episodes."""
 
     def _counts(self, length: int, task: int) -> dict[str, np.ndarray]:
         steps = np.arange(length)
@@ -154,50 +143,34 @@ class _Dataset:
         }
         return {name: values[name].astype(dtype) for name, dtype in COUNTS.items()}
 
-    def _append_film(self, name: str, clip: bytes) -> dict[str, Any]:
-        """Append an episode's film to the others, and return its place."""
-        path, fps = VIDEO_PATH, self._fps
-        files = self._films.setdefault(name, _FileSet(self._folder, path, VIDEO_MB, video_key=name))
-        place = files.place(len(clip), lambda path: Film(path, fps))
-        start = files.file.num_frames / fps
-        files.file.append(clip)
-        return {**place, "from_timestamp": start, "to_timestamp": files.file.num_frames / fps}
-
-    def _note(self) -> None:
-        import pyarrow
-
-        _append(self._noted, pyarrow.Table.from_pylist(self._waiting))
-        self._waiting = []
-
     def finish(self) -> None:
         """Write the metadata that depends on all episodes."""
-        if self._waiting:
-            self._note()
         kwargs = (self._plan.env_args or {}).get("env_kwargs") or {}
+        films = [key for key, step in self._plan.steps.items() if step.is_image]
         info = {
-            "codebase_version": VERSION,
+            "codebase_version": self._version,
             "robot_type": kwargs["robots"] if isinstance(kwargs.get("robots"), str) else None,
             "total_episodes": self._num_episodes,
             "total_frames": self._num_steps,
             "total_tasks": len(self._tasks),
             "chunks_size": FILES_PER_FOLDER,
-            "data_files_size_in_mb": DATA_MB,
-            "video_files_size_in_mb": VIDEO_MB,
+            **self._limits(len(films)),
             "fps": self._fps,
             "splits": {"train": f"0:{self._num_episodes}"},
-            "data_path": DATA_PATH,
-            "video_path": VIDEO_PATH if self._films else None,
+            **self.paths,
+            **({} if films else {"video_path": None}),
             "features": self._features(),
         }
-        contents = {
-            INFO: info,
-            STATS: self._stats.values(),
-            NOTES: self._plan.notes(),
-        }
-        for name, content in contents.items():
-            text = json.dumps(content, indent=4, ensure_ascii=False)
-            (self._folder / name).write_text(text, encoding="utf-8")
-        parquet().write_table(_tasks_table(self._tasks), self._folder / TASKS)
+        self._write_json(INFO, info)
+        self._write_json(NOTES, self._plan.notes())
+
+    @abstractmethod
+    def _limits(self, num_cameras: int) -> dict[str, int]:
+        """Return what ``info.json`` says of the number or size of files in this layout."""
+
+    def _write_json(self, name: str, content: Any) -> None:
+        text = json.dumps(content, indent=4, ensure_ascii=False)
+        (self._folder / name).write_text(text, encoding="utf-8")
 
     def _features(self) -> dict[str, Any]:
         counts = {name: np.empty(0, dtype) for name, dtype in COUNTS.items()}
@@ -221,6 +194,114 @@ class _Dataset:
                 feature = {"dtype": "video", "shape": shape, "names": names, "info": info}
                 features[camera_feature(key)] = feature
         return features
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the files that are open."""
+
+
+class _ManyFiles(_DataSet):
+    """The layout 2.1: a file of steps and films for each episode, and lists in JSON lines."""
+
+    paths = ManyFiles.paths
+
+    def _add(
+        self, row: dict[str, Any], table: Any, films: Mapping[str, bytes], stats: Statistics
+    ) -> None:
+        number = row["episode_index"]
+        place = {"episode_index": number, "episode_chunk": number // FILES_PER_FOLDER}
+        parquet().write_table(table, self._new(self.paths["data_path"].format(**place)))
+        for name, film in films.items():
+            path = self.paths["video_path"].format(**place, video_key=name)
+            self._new(path).write_bytes(film)
+        kinds = {
+            name: {kind: x.tolist() for kind, x in values.items() if kind not in QUANTILES}
+            for name, values in stats.items()
+        }
+        self._append_json(ManyFiles.episodes_files, row)
+        self._append_json(EPISODES_STATS, {"episode_index": number, "stats": kinds})
+
+    def _new(self, name: str) -> Path:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _append_json(self, name: str, row: Mapping[str, Any]) -> None:
+        with open(self._new(name), "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def _limits(self, num_cameras: int) -> dict[str, int]:
+        num = self._num_episodes
+        return {"total_videos": num_cameras * num, "total_chunks": -(-num // FILES_PER_FOLDER)}
+
+    def finish(self) -> None:
+        super().finish()
+        for task, number in self._tasks.items():
+            self._append_json(ManyFiles.tasks_file, {"task_index": number, "task": task})
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+class _SharedFiles(_DataSet):
+    """The layout 3.0: files of many episodes, and lists in Parquet tables."""
+
+    paths = SharedFiles.paths
+
+    def __init__(self, folder: Path, *args: Any):
+        super().__init__(folder, *args)
+        self._data = _FileSet(folder, self.paths["data_path"], DATA_MB)
+        self._noted = _FileSet(folder, EPISODES_PATH, DATA_MB)
+        self._films: dict[str, _FileSet] = {}
+        self._waiting: list[dict[str, Any]] = []  # metadata not written yet
+        self._stats = Aggregate()
+
+    def _add(
+        self, row: dict[str, Any], table: Any, films: Mapping[str, bytes], stats: Statistics
+    ) -> None:
+        place = _append(self._data, table)
+        self._stats.add(stats)
+        row |= {
+            **{f"data/{key}": number for key, number in place.items()},
+            "dataset_from_index": self._num_steps,
+            "dataset_to_index": self._num_steps + row["length"],
+            "meta/episodes/chunk_index": 0,
+            "meta/episodes/file_index": 0,
+        }
+        for name, film in films.items():
+            for key, value in self._append_film(name, film).items():
+                row[f"videos/{name}/{key}"] = value
+        for name, values in stats.items():
+            row |= {f"stats/{name}/{kind}": value.tolist() for kind, value in values.items()}
+        self._waiting.append(row)
+        if len(self._waiting) == ROWS:
+            self._note()
+
+    def _append_film(self, name: str, clip: bytes) -> dict[str, Any]:
+        """Append an episode's film to the others, and return its place."""
+        path, fps = self.paths["video_path"], self._fps
+        files = self._films.setdefault(name, _FileSet(self._folder, path, VIDEO_MB, video_key=name))
+        place = files.place(len(clip), lambda path: Film(path, fps))
+        start = files.file.num_frames / fps
+        files.file.append(clip)
+        return {**place, "from_timestamp": start, "to_timestamp": files.file.num_frames / fps}
+
+    def _note(self) -> None:
+        import pyarrow
+
+        _append(self._noted, pyarrow.Table.from_pylist(self._waiting))
+        self._waiting = []
+
+    def _limits(self, num_cameras: int) -> dict[str, int]:
+        return {"data_files_size_in_mb": DATA_MB, "video_files_size_in_mb": VIDEO_MB}
+
+    def finish(self) -> None:
+        if self._waiting:
+            self._note()
+        super().finish()
+        self._write_json(STATS, self._stats.values())
+        tasks = _tasks_table(self._tasks)
+        parquet().write_table(tasks, self._folder / SharedFiles.tasks_file)
 
     def close(self) -> None:
         for files in (self._data, self._noted, *self._films.values()):
@@ -300,53 +381,3 @@ def _tasks_table(tasks: Mapping[str, int]) -> Any:
     }
     table = pyarrow.table({"task_index": list(tasks.values()), "task": list(tasks)})
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
-
-
-def statistics(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute statistics of each column of rows ``[T]`` or ``[T, D]``."""
-    columns = np.sort(values.reshape(len(values), -1).T.astype(np.float64))
-    last = len(values) - 1
-    found = {name: columns[:, round(share * last)] for name, share in RANKS.items()}
-    found |= {"mean": columns.mean(1), "std": columns.std(1), "count": np.array([len(values)])}
-    return found
-
-
-def image_statistics(images: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute statistics of the channels, from 0 to 1, of some of the images ``[T, H, W, 3]``."""
-    some = np.linspace(0, len(images) - 1, min(len(images), SAMPLED)).round().astype(int)
-    channels = np.moveaxis(images[some], -1, 0).reshape(3, -1)
-    counts = np.array([np.bincount(channel, minlength=256) for channel in channels])
-    values, last, up_to = np.arange(256) / 255, channels.shape[1] - 1, np.cumsum(counts, axis=1)
-    found = {k: values[np.argmax(up_to > round(rank * last), axis=1)] for k, rank in RANKS.items()}
-    mean, square = (counts @ powers / channels.shape[1] for powers in (values, values**2))
-    found |= {"mean": mean, "std": np.sqrt(np.maximum(0, square - mean**2))}
-    return {k: v.reshape(3, 1, 1) for k, v in found.items()} | {"count": np.array([len(some)])}
-
-
-class Aggregate:
-    """Aggregates the statistics of episodes to those of the data set, by which LeRobot's policies
-    normalise; quantiles are means, as in LeRobot."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, dict[str, np.ndarray]] = {}
-
-    def add(self, stats: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        for name, values in stats.items():
-            count, mean = values["count"], values["mean"]
-            new = {"min": values["min"], "max": values["max"], "count": count}
-            new["square"] = count * (values["std"] ** 2 + mean**2)
-            new |= {key: count * values[key] for key in ("mean", *QUANTILES)}
-            sums = self._sums.setdefault(name, new)
-            if sums is not new:
-                for key, value in new.items():
-                    sums[key] = JOINED.get(key, np.add)(sums[key], value)
-
-    def values(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for name, sums in self._sums.items():
-            values = {key: sums[key] for key in ("min", "max", "count")}
-            values |= {key: sums[key] / sums["count"] for key in ("mean", *QUANTILES)}
-            square = sums["square"] / sums["count"]
-            values["std"] = np.sqrt(np.maximum(0, square - values["mean"] ** 2))
-            found[name] = {key: value.tolist() for key, value in values.items()}
-        return found
