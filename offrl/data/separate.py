@@ -203,11 +203,14 @@ class SeparateArrays(Demos):
             return self._opened[place]
         if len(self._opened) >= MOST_OPEN:
             self._opened.popitem(last=False)
-        found = self._open(demo, key)
-        group, _, name = key.partition("/")
+        found = self._opened[place] = self._opened_anew(demo, key)
+        return found
+
+    def _opened_anew(self, demo: str, key: str) -> Any:
+        """Open an array, which is turned if it is of images that ``turn`` named."""
+        found, (group, _, name) = self._open(demo, key), key.partition("/")
         if name in self._images and group in ("obs", "next_obs"):
-            found = Turned(found, self._images[name], f"{self.path}: {self.root}{demo}/{key}")
-        self._opened[place] = found
+            return Turned(found, self._images[name], f"{self.path}: {self.root}{demo}/{key}")
         return found
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
@@ -250,7 +253,7 @@ class SeparateArrays(Demos):
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Open an array; ``ValueError`` unless it has this shape and numbers (uint8 if ``dtype``
         is)."""
-        array, wrong = self._open(demo, key), ""  # as it is read but once, it is not kept
+        array, wrong = self._opened_anew(demo, key), ""  # as it is read but once, it is not kept
         if array.shape != shape:
             asked = f"the demo's actions and the other demos ask for {list(shape)}"
             wrong = f"has shape {list(array.shape)}, but {asked}"
