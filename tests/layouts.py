@@ -5,7 +5,9 @@ import json
 
 import cv2
 import h5py
+import numcodecs
 import numpy as np
+import zarr
 
 SIDE = 64  # pixels
 
@@ -106,3 +108,32 @@ def write_maniskill(path, lengths=(7, 9, 8), mode="rgbd", seed=0):
     content = {"env_info": info, "commit_info": None, "episodes": described}
     path.with_suffix(".json").write_text(json.dumps(content, indent=2))
     return episodes
+
+
+def write_replay_buffer(path, lengths=(7, 9, 8), compressor="default", chunks=None, seed=0):
+    """Diffusion Policy's ReplayBuffer.save_to_path, into a folder or, for ``.zip``, a zip file.
+    chunks: the rows of a chunk of images."""
+    rng, total = np.random.default_rng(seed), sum(lengths)
+    data = {
+        "action": rng.uniform(-1, 1, (total, 2)).astype(np.float32),
+        "state": rng.normal(size=(total, 5)).astype(np.float32),
+        "img": images_of(rng, total).astype(np.float32),
+        "camera0_rgb": images_of(rng, total),
+    }
+    if compressor == "default":
+        compressor = numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.NOSHUFFLE)
+    is_zip = path.suffix == ".zip"
+    store = zarr.ZipStore(str(path), mode="w") if is_zip else zarr.DirectoryStore(str(path))
+    root = zarr.group(store)
+    group = root.create_group("data")
+    for key, rows in data.items():
+        parts = (chunks or 161, *rows.shape[1:]) if rows.ndim == 4 else rows.shape
+        group.array(name=key, data=rows, chunks=parts, compressor=compressor)
+    ends = np.cumsum(lengths).astype(np.int64)
+    root.create_group("meta").array("episode_ends", ends, chunks=ends.shape)
+    store.close()
+    names = {"action": "actions"} | {key: f"obs/{key}" for key in data if key != "action"}
+    return {
+        f"demo_{i}": {names[key]: rows[end - length : end] for key, rows in data.items()}
+        for i, (length, end) in enumerate(zip(lengths, ends, strict=True))
+    }

@@ -4,29 +4,33 @@ import logging
 from typing import NamedTuple
 
 import h5py
+import numcodecs
 import numpy as np
 import pytest
+import zarr
 from conftest import ROOT, train_completely
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from layouts import write_aloha, write_maniskill
+from layouts import write_aloha, write_maniskill, write_replay_buffer
 
 from offrl import Trainer
 from offrl.__main__ import main
 from offrl.data.formats.files import open_demos, open_episodes
 from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.formats.zarr_array import Chunks, FolderFiles, ZarrArray
 from offrl.data.sequence import SequenceDataset
 
 
 class Case(NamedTuple):
-    """A layout: how it is written, the name of the data, a vector and a camera in it, and the
-    largest difference of a pixel."""
+    """A layout: how it is written, the name of the data, a vector and a camera in it, the largest
+    difference of a pixel, and the number of remarks."""
 
     write: object
     name: str
     vector: str
     camera: str | None
     error: int = 0
+    remarks: int = 0
 
 
 CASES = {
@@ -37,6 +41,10 @@ CASES = {
     "ManiSkill": Case(write_maniskill, "trajectory.h5", "agent_qpos", "base_camera_image"),
     "ManiSkill state": Case(
         lambda path: write_maniskill(path, mode="state"), "trajectory.state.h5", "flat", None
+    ),
+    "Diffusion Policy": Case(write_replay_buffer, "replay.zarr", "state", "camera0_rgb", 0, 1),
+    "Diffusion Policy zip": Case(
+        write_replay_buffer, "replay.zarr.zip", "state", "camera0_rgb", 0, 1
     ),
 }
 
@@ -114,7 +122,10 @@ def test_commands_read_it(case, written, tmp_path, capsys):
     path, expected = written
     assert main(["validate", str(path)]) == 0
     steps = sum(len(arrays["actions"]) for arrays in expected.values())
-    assert f"0 wrong, 0 remarks; 3 demonstrations, {steps} steps" in capsys.readouterr().out
+    assert (
+        f"0 wrong, {case.remarks} remarks; 3 demonstrations, {steps} steps"
+        in capsys.readouterr().out
+    )
     assert main(["info", str(path)]) == 0
     shown = capsys.readouterr().out
     assert all(key in shown for key in expected[[*expected][0]])
@@ -151,6 +162,47 @@ def test_any_window_of_any_episodes_is_what_was_recorded(tmp_path_factory, lengt
             stop = data.draw(st.integers(start + 1, len(arrays["actions"])))
             for key, rows in arrays.items():
                 assert np.array_equal(demos.array(demo, key).rows(start, stop), rows[start:stop])
+
+
+@st.composite
+def zarr_arrays(draw):
+    """An array, its chunks, and how zarr writes it."""
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    codecs = (None, "lz4", "zstd", "zlib", "gzip", "blosc", "shuffled")
+    return {
+        "data": np.random.default_rng(draw(st.integers(0, 9)))
+        .integers(0, 256, shape)
+        .astype(draw(st.sampled_from(["<f4", ">f8", "|u1", "<i2", "|b1"]))),
+        "chunks": tuple(draw(st.integers(1, size + 2)) for size in shape),
+        "order": draw(st.sampled_from("CF")),
+        "dimension_separator": draw(st.sampled_from("./")),
+        "compressor": draw(st.sampled_from(codecs)),
+    }
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made=zarr_arrays(), data=st.data())
+def test_rows_of_any_array_of_zarrs_are_what_zarr_wrote(monkeypatch, tmp_path_factory, made, data):
+    # Small chunks count as large ones, so that rows are unpacked alone, and few are kept.
+    monkeypatch.setattr("offrl.data.formats.zarr_array.LARGE_CHUNK", data.draw(st.integers(0, 99)))
+    monkeypatch.setattr("offrl.data.formats.zarr_array.CACHED_BYTES", data.draw(st.integers(0, 99)))
+    codecs = {
+        "lz4": numcodecs.LZ4,
+        "zstd": numcodecs.Zstd,
+        "zlib": numcodecs.Zlib,
+        "gzip": numcodecs.GZip,
+        "blosc": numcodecs.Blosc,
+        "shuffled": lambda: numcodecs.Blosc("zstd", shuffle=numcodecs.Blosc.BITSHUFFLE),
+    }
+    codec, path = made["compressor"], tmp_path_factory.mktemp("any")
+    group = zarr.group(zarr.DirectoryStore(str(path)))
+    options = made | {"compressor": codecs[codec]() if codec else None}
+    group.create_group("data").array("x", **options)
+    array = ZarrArray(FolderFiles(path), "data/x", Chunks())
+    for _ in range(3):
+        start = data.draw(st.integers(0, len(array) - 1))
+        stop = data.draw(st.integers(start + 1, len(array)))
+        assert np.array_equal(array.rows(start, stop), made["data"][start:stop])
 
 
 def test_episodes_are_in_the_order_of_their_numbers_and_files_beside_them_do_not_matter(tmp_path):

@@ -17,6 +17,7 @@ from offrl.data.formats.hdf5 import DemoFile, located, open_unchecked
 from offrl.data.formats.lerobot import LeRobotFolder, is_lerobot
 from offrl.data.formats.maniskill import ManiSkillFile, is_maniskill
 from offrl.data.formats.minari import MINARI, MinariEpisodes, minari_folder, read_minari
+from offrl.data.formats.replay_buffer import ReplayBufferEpisodes, is_replay_buffer
 from offrl.data.formats.robosuite import RobosuiteRaw, is_raw
 from offrl.images import Form
 
@@ -70,6 +71,12 @@ LAYOUTS = (
         lambda path, swmr: AlohaEpisodes(path),
     ),
     Layout(
+        "Diffusion Policy",
+        "meta/episode_ends",
+        lambda path, file: is_replay_buffer(path),
+        lambda path, swmr: ReplayBufferEpisodes(path),
+    ),
+    Layout(
         "Minari",
         "data/metadata.json",
         lambda path, file: (path / "data").is_dir(),
@@ -100,11 +107,12 @@ LAYOUTS = (
 
 def recognise(path: Path, swmr: bool = False) -> Layout:
     """Find the layout of a file or folder by its marks, and log one other than robomimic's."""
-    opened = open_unchecked(path, swmr) if path.is_file() else nullcontext()
+    is_hdf5 = path.is_file() and path.suffix != ".zip"
+    opened = open_unchecked(path, swmr) if is_hdf5 else nullcontext()
     with opened as file, located(path, "its list of groups"):
         layout = next(layout for layout in LAYOUTS if layout.fits(path, file))
     if layout is LAYOUTS[-1] and path.is_dir():
-        data = "of data (meta/info.json, data/metadata.json, episode_N.hdf5)"
+        data = "of data (meta/info.json, data/metadata.json, episode_N.hdf5, meta/episode_ends)"
         words = f"neither of a run (config-*.json) nor {data}; name a file in it, or another folder"
         raise ValueError(f"{path}: a folder, but {words}")
     if layout is not LAYOUTS[-1]:

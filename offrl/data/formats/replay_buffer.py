@@ -1,0 +1,104 @@
+"""Diffusion Policy's replay buffers (Chi et al., 2023, arXiv:2303.04137): groups in zarr's format,
+``data/KEY`` ``[N, ...]`` with all steps, and ``meta/episode_ends``."""
+
+import logging
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from offrl.data.formats.hdf5 import located
+from offrl.data.formats.zarr_array import Chunks, FolderFiles, ZarrArray, ZipFiles
+from offrl.data.separate import Part, SeparateArrays
+
+log = logging.getLogger(__name__)
+
+ENDS = "meta/episode_ends"
+# Keys of other names than ``obs/KEY``.
+KEYS = {
+    "action": "actions",
+    "actions": "actions",
+    "reward": "rewards",
+    "rewards": "rewards",
+    "done": "dones",
+    "dones": "dones",
+    "timestamp": "timestamp",
+}
+
+
+class ReplayBufferEpisodes(SeparateArrays):
+    """The episodes in a folder ``NAME.zarr`` or a file ``NAME.zarr.zip``. ``actions`` are
+    ``action``, and what is no reward or the like is an observation of the same name."""
+
+    layout = "Diffusion Policy"
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+        self._files = FolderFiles(path) if path.is_dir() else ZipFiles(path)
+        if not self._files.has(f"{ENDS}/.zarray"):
+            remedy = "write it again with zarr_format=2"
+            raise ValueError(f"{path}: is in zarr's format 3, and offrl reads format 2; {remedy}")
+        chunks = Chunks()
+        ends = ZarrArray(self._files, ENDS, chunks)
+        self._ranges = self._episodes(ends.rows(0, len(ends)), ends.dtype)
+        self._columns: dict[str, ZarrArray] = {}
+        for name in sorted(self._files.names()):
+            group, _, own = name.partition("/")
+            if group == "data":
+                key = KEYS.get(own, f"obs/{own}")
+                if key in self._columns:
+                    raise ValueError(f"{path}: {name} and another would both be {key}; drop one")
+                self._columns[key] = ZarrArray(self._files, name, chunks)
+        if "actions" not in self._columns:
+            has = ", ".join(sorted(self._files.names())) or "no arrays"
+            raise ValueError(f"{path}: has no data/action; it has {has}")
+        for array in self._columns.values():
+            self._check_length(array)
+
+    def close(self) -> None:
+        super().close()
+        self._files.close()
+
+    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
+        return (list(self._ranges) if filter_key is None else self.under(filter_key))[:limit]
+
+    def keys(self, demo: str) -> dict[str, ZarrArray]:
+        return self._columns
+
+    def unread(self) -> list[str]:
+        read = {array.place.rpartition(": ")[2] for array in self._columns.values()}
+        return sorted(self._files.names() - read - {ENDS})
+
+    def _open(self, demo: str, key: str) -> Part:
+        steps = self._ranges[demo]
+        return Part(self.place_of(demo, key), steps.start, len(steps))
+
+    def _episodes(self, ends: np.ndarray, kind: np.dtype) -> dict[str, range]:
+        """Return the rows of each episode, by its name."""
+        is_list = ends.ndim == 1 and kind.kind in "iu" and len(ends) > 0
+        if not is_list or (np.diff(ends.astype(np.int64), prepend=0) < 0).any():
+            words = "is no list of the ends of episodes in ascending order; copy the data again"
+            raise ValueError(f"{self.path}: {ENDS} {words}")
+        parts = pairwise([0, *ends.tolist()])
+        return {f"demo_{i}": range(*part) for i, part in enumerate(parts)}
+
+    def _check_length(self, array: ZarrArray) -> None:
+        last = [*self._ranges.values()][-1].stop
+        words = f"has {len(array)} rows, but the last episode ends at {last}"
+        if len(array) < last:
+            raise ValueError(f"{array.place} {words}; copy the data again")
+        if len(array) > last:  # a recording that was cut off
+            log.warning(f"{array.place} {words}: those behind it are left out")
+
+
+def is_replay_buffer(path: Path) -> bool:
+    """Say whether a folder or a zip file is such a group, in zarr's format 2 or 3."""
+    marks = (f"{ENDS}/.zarray", f"{ENDS}/zarr.json")
+    if path.is_dir():
+        return any((path / mark).is_file() for mark in marks)
+    if path.suffix != ".zip" or not path.is_file():
+        return False
+    with located(path, "the list of its files"), zipfile.ZipFile(path) as file:
+        return not {*marks}.isdisjoint(file.namelist())
