@@ -71,14 +71,15 @@ def fitting(step: Sequence[int], kind: np.dtype, low: float = 0, high: float = 1
     return [*first, "signed_floats" if low < 0 else "unit_floats"]
 
 
-def likely(step: Sequence[int], kind: np.dtype) -> list[Form]:
+def likely(step: Sequence[int], kind: np.dtype, high: float) -> list[Form]:
     """List the forms that an image may have though trainings take it as it is: a fourth channel
-    that is no colour, and depth in millimetres."""
+    that is no colour, and depth in millimetres. ``high`` is its largest number; labels are less."""
     if len(step) != 3 or min(step[:2]) < SMALLEST:
         return []
     if kind == np.uint8 and step[-1] == 4:
         return ["rgba"]
-    return ["millimetres"] if kind == np.uint16 and step[-1] == 1 else []
+    is_depth = kind.kind in "iu" and kind.itemsize == 2 and high > 255
+    return ["millimetres"] if is_depth and step[-1] == 1 else []
 
 
 def advice(key: str, forms: Sequence[Form]) -> str:

@@ -155,7 +155,7 @@ def odd_image(
     if group not in ("obs", "next_obs") or kind.kind not in "fiub":
         return None
     needed = fitting(step, kind, low, high)
-    forms = needed + likely(*step_after(step, kind, needed))
+    forms = needed + likely(*step_after(step, kind, needed), high)
     if not forms:
         return None
     words = "if that is not meant,"

@@ -38,7 +38,7 @@ CASES = {
     "ALOHA packed": Case(
         lambda path: write_aloha(path, packed=True), "episodes", "qpos", "cam_high_image", 12
     ),
-    "ManiSkill": Case(write_maniskill, "trajectory.h5", "agent_qpos", "base_camera_image"),
+    "ManiSkill": Case(write_maniskill, "trajectory.h5", "agent_qpos", "base_camera_image", 0, 2),
     "ManiSkill state": Case(
         lambda path: write_maniskill(path, mode="state"), "trajectory.state.h5", "flat", None
     ),

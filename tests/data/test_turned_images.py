@@ -11,9 +11,11 @@ from conftest import train_completely, write_demos
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from layouts import write_maniskill
 
 from offrl import DemoWriter, Trainer
 from offrl.data.datasets import make_dataset
+from offrl.data.info import DataInfo
 from offrl.data.sequence import SequenceDataset
 from offrl.images import FORMS, Form, step_after, turned
 
@@ -138,6 +140,21 @@ def test_rows_on_disk_are_those_of_one_form(elsewhere, tmp_path):
         _, batch = batches(elsewhere[0], images=images, cache_dir=str(tmp_path / "rows"))
         seen.append(batch["obs"]["front"])
     assert not (seen[0] == seen[1]).all()
+
+
+@pytest.mark.parametrize("place", ["all", "none"])
+def test_images_of_other_layouts_are_turned(place, tmp_path):
+    episodes = write_maniskill(tmp_path / "trajectory.h5")
+    key, images = "base_camera_depth", [{"base_camera_depth": ["millimetres"]}]
+    remarks = DataInfo(tmp_path / "trajectory.h5").facts()["remarks"]
+    assert any("base_camera_depth=millimetres" in remark for remark in remarks)
+    dataset = SequenceDataset(
+        str(tmp_path / "trajectory.h5"), [key], images=images, **PLACES[place]
+    )
+    batch = dataset.get_batch(np.arange(len(dataset)))
+    for group in ("obs", "next_obs"):
+        rows = np.concatenate([arrays[f"{group}/{key}"] for arrays in episodes.values()])
+        np.testing.assert_array_equal(batch[group][key][:, 0], rows / np.float32(1000))
 
 
 SHALLOW = {"backbone_class": "ShallowConv", "feature_dimension": 4, "pool_kwargs": {"num_kp": 2}}

@@ -111,7 +111,8 @@ def test_what_is_no_image_or_has_no_plain_range_is_refused(demos, tmp_path, caps
 
 
 @pytest.mark.parametrize(
-    "images", [RGB, GREY, DEPTH, RGB[:, :4, :4, 0] * 1.0, GREY.astype(np.int32)]
+    "images",
+    [RGB, GREY, DEPTH, RGB[:, :4, :4, 0] * 1.0, GREY.astype(np.int32), GREY.astype(np.int16)],
 )
 def test_images_depth_maps_and_matrices_are_left_in_peace(images, demos):
     with_images(demos, images)
