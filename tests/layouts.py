@@ -137,3 +137,26 @@ def write_replay_buffer(path, lengths=(7, 9, 8), compressor="default", chunks=No
         f"demo_{i}": {names[key]: rows[end - length : end] for key, rows in data.items()}
         for i, (length, end) in enumerate(zip(lengths, ends, strict=True))
     }
+
+
+def write_robosuite(path, lengths=(7, 9, 8), seed=0):
+    """robosuite's gather_demonstrations_as_hdf5."""
+    rng, episodes = np.random.default_rng(seed), {}
+    with h5py.File(path, "w") as file:
+        group = file.create_group("data")
+        for number, length in enumerate(lengths, 1):
+            demo = group.create_group(f"demo_{number}")
+            demo.attrs["model_file"] = "<mujoco/>"
+            arrays = {
+                "states": rng.normal(size=(length, 32)),
+                "actions": rng.uniform(-1, 1, (length, 7)),
+            }
+            for key, rows in arrays.items():
+                demo.create_dataset(key, data=rows)
+            episodes[f"demo_{number}"] = arrays
+        for key in ("date", "time"):
+            group.attrs[key] = "1-1-1"
+        group.attrs["repository_version"] = "1.5.2"
+        group.attrs["env"] = "Lift"
+        group.attrs["env_info"] = json.dumps({"env_name": "Lift", "robots": "Panda"})
+    return episodes

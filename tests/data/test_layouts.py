@@ -11,7 +11,7 @@ import zarr
 from conftest import ROOT, train_completely
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from layouts import write_aloha, write_maniskill, write_replay_buffer
+from layouts import write_aloha, write_maniskill, write_replay_buffer, write_robosuite
 
 from offrl import Trainer
 from offrl.__main__ import main
@@ -250,6 +250,45 @@ def test_a_file_of_an_episode_is_read_as_one_of_a_folder(tmp_path):
             episodes.trajectory("episode_1")["actions"], expected["episode_1"]["actions"]
         )
         assert episodes.trajectory("episode_1")["sim"] == 0
+
+
+@pytest.mark.parametrize("mode", ["all", None])
+def test_recordings_of_robosuite_train_on_their_states(tmp_path, mode):
+    path = tmp_path / "demo.hdf5"
+    expected = write_robosuite(path)
+    options = {"hdf5_cache_mode": mode, "load_next_obs": False, "dataset_keys": ["actions"]}
+    data = SequenceDataset(str(path), ["states"], **options)
+    batch = data.get_batch(np.arange(len(data)))
+    rows = np.concatenate([arrays["states"] for arrays in expected.values()])
+    assert differ(batch["obs"]["states"][:, 0].numpy(), rows) < 1e-6
+    assert data.env_args["env_name"] == "Lift"
+    with pytest.raises(ValueError, match="has no 'obs/object'; make observations of its states"):
+        SequenceDataset(str(path), ["object"], **options)
+
+
+def test_recordings_of_robosuite_are_read_by_commands(tmp_path, capsys):
+    path, output = tmp_path / "demo.hdf5", tmp_path / "out.hdf5"
+    expected = write_robosuite(path)
+    assert main(["validate", str(path)]) == 0
+    assert main(["info", str(path)]) == 0
+    assert main(["convert", str(path), str(output), "--to", "robomimic"]) == 0
+    with DemoFile(output) as file:
+        found = file.trajectory("demo_0")
+    assert np.array_equal(found["states"], expected["demo_1"]["states"])
+    assert "obs/states" not in found
+
+
+@pytest.mark.parametrize("command", ["info", "validate"])
+def test_rlds_is_recognised_and_refused_with_what_helps(tmp_path, capsys, command):
+    folder = tmp_path / "1.0.0"
+    folder.mkdir()
+    for name in ("dataset_info.json", "features.json", "x-train.tfrecord-00000-of-00001"):
+        (folder / name).write_bytes(b"{}")
+    for path in (folder, folder / "x-train.tfrecord-00000-of-00001"):
+        assert main([command, str(path)]) == 1
+        said = capsys.readouterr()
+        assert "TFRecord files (RLDS) are not read" in said.out + said.err
+        assert "offrl.DemoWriter" in said.out + said.err
 
 
 def test_shipped_data_is_read_without_a_word(caplog):

@@ -77,6 +77,12 @@ LAYOUTS = (
         lambda path, swmr: ReplayBufferEpisodes(path),
     ),
     Layout(
+        "RLDS",
+        "TFRecord files",
+        lambda path, file: ".tfrecord" in path.name or any(path.glob("*.tfrecord*")),
+        lambda path, swmr: _refuse_rlds(path),
+    ),
+    Layout(
         "Minari",
         "data/metadata.json",
         lambda path, file: (path / "data").is_dir(),
@@ -107,7 +113,7 @@ LAYOUTS = (
 
 def recognise(path: Path, swmr: bool = False) -> Layout:
     """Find the layout of a file or folder by its marks, and log one other than robomimic's."""
-    is_hdf5 = path.is_file() and path.suffix != ".zip"
+    is_hdf5 = path.is_file() and h5py.is_hdf5(path)
     opened = open_unchecked(path, swmr) if is_hdf5 else nullcontext()
     with opened as file, located(path, "its list of groups"):
         layout = next(layout for layout in LAYOUTS if layout.fits(path, file))
@@ -123,6 +129,13 @@ def recognise(path: Path, swmr: bool = False) -> Layout:
 @cache  # once for each path
 def _say(path: Path, name: str, mark: str) -> None:
     log.info(f"{path}: read in the layout of {name}, known by {mark}")
+
+
+def _refuse_rlds(path: Path) -> Demos:
+    remedy = "copy its steps with tensorflow_datasets and offrl.DemoWriter (docs/howto/own_data.md)"
+    raise ValueError(
+        f"{path}: TFRecord files (RLDS) are not read, which takes TensorFlow; {remedy}"
+    )
 
 
 def find_data(path: str) -> Path:
