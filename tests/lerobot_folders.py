@@ -4,12 +4,14 @@ import io
 import json
 
 import numpy as np
-import pyarrow
+import pytest
 from conversions import smooth_images
 from PIL import Image
-from pyarrow import parquet
 
-from offrl.data.formats.film import encode_film
+from offrl.data.formats.film import Film, encode_film
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 LENGTHS = (7, 12, 9)
@@ -133,8 +135,6 @@ def _write_old(folder, rows, tables, films, fps):
 
 def _write_new(folder, rows, tables, films, fps):
     """Two episodes in the first files, the others in the second ones."""
-    from offrl.data.formats.film import Film
-
     for file, part in enumerate((slice(0, 2), slice(2, None))):
         place = {"chunk_index": 0, "file_index": file}
         _save(folder / V3["data_path"].format(**place), pyarrow.concat_tables(tables[part]))

@@ -1,14 +1,18 @@
-"""Whether LeRobot itself reads what ``offrl convert --to lerobot`` writes, every step's values and
-frames, and ``offrl convert`` what LeRobot writes (with films in AV1, and images in its tables).
+"""Whether LeRobot itself reads what ``offrl convert`` writes, every step's values and frames, and
+offrl what LeRobot writes (with films in AV1, and images in its tables), in the layout 3.0 or 2.1.
 
 LeRobot brings another numpy and torch, so it has an environment of its own, which is made in
 ``--venv`` if it is not there (some gigabytes). Not a part of ``make test``:
 
     python tests/read_with_lerobot.py --venv ~/lerobot-venv --dataset lift_images.hdf5
+    python tests/read_with_lerobot.py --venv ~/lerobot-v2 --layout 2.1 --dataset lift_images.hdf5
+
+``--keep FOLDER`` leaves there what LeRobot wrote. ``tests/golden/lerobot`` was made so.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,36 +21,47 @@ from pathlib import Path
 import numpy as np
 
 BOUND = 3.0  # of 255: the mean difference of frames that a film costs at most
+# The layouts: the newest LeRobot that writes each, what it goes with, and the format of ``offrl
+# convert``.
+LAYOUTS = {
+    "2.1": (["lerobot==0.3.3", "numpy<2.3"], "lerobot-v2.1"),
+    "3.0": (["lerobot==0.4.4"], "lerobot"),
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--venv", type=Path, required=True)
+    parser.add_argument("--layout", choices=LAYOUTS, default="3.0")
     parser.add_argument("--dataset", default="datasets/lift/low_dim.hdf5")
+    parser.add_argument("--keep", type=Path, help="a new folder for what LeRobot writes")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # run by LeRobot's python
     args = parser.parse_args()
     if args.inside:
         compare(args.inside)
         return write_theirs(args.inside)
+    packages, to = LAYOUTS[args.layout]
     python = args.venv / "bin/python"
     if not python.is_file():
         subprocess.run([sys.executable, "-m", "venv", args.venv], check=True)
-        subprocess.run([python, "-m", "pip", "install", "lerobot"], check=True)
+        subprocess.run([python, "-m", "pip", "install", *packages], check=True)
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), args.dataset)
+        write(Path(folder), args.dataset, to)
         command = [python, __file__, "--venv", args.venv, "--inside", folder]
         subprocess.run(command, check=True)
-        read_theirs(Path(folder))
+        read_theirs(Path(folder) / "theirs")
+        if args.keep:
+            shutil.copytree(Path(folder) / "theirs", args.keep)
     return 0
 
 
-def write(folder, dataset):
+def write(folder, dataset, to):
     """The converted data set, and what was converted, for a Python without h5py."""
     from offrl.__main__ import main as offrl
     from offrl.data.formats.hdf5 import DemoFile
 
     task = "lift the cube"
-    assert offrl(["convert", dataset, f"{folder}/set", "--to", "lerobot", "--task", task]) == 0
+    assert offrl(["convert", dataset, f"{folder}/set", "--to", to, "--task", task]) == 0
     with DemoFile(dataset) as file:
         demos = [file.trajectory(demo) for demo in file.demos()]
     keys = [key for key, value in demos[0].items() if isinstance(value, np.ndarray)]
@@ -72,8 +87,9 @@ def compare(folder):
     dataset = LeRobotDataset("offrl/check", root=folder / "set", video_backend=backend())
     info = json.loads((folder / "set/meta/info.json").read_text())
     obs = [key for key in sorted(expected) if key.startswith("obs/")]
-    state = np.concatenate([expected[k] for k in obs if expected[k].ndim == 2], axis=1)
     cameras = [key for key in obs if expected[key].ndim == 4]
+    parts = [expected[key] for key in obs if key not in cameras]
+    state = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
     print(dataset, flush=True)
     assert len(dataset) == len(state) == lengths.sum() and dataset.num_episodes == len(lengths)
     assert sorted(dataset.meta.camera_keys) == sorted(
@@ -134,7 +150,7 @@ def rows(episode, length):
 
 
 def write_theirs(folder):
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from lerobot.datasets.lerobot_dataset import CODEBASE_VERSION, LeRobotDataset
 
     features = {
         key: {"dtype": str(array.dtype), "shape": array.shape[1:], "names": None}
@@ -148,21 +164,26 @@ def write_theirs(folder):
         arrays = rows(episode, length)
         for t in range(length):
             frame = {key: array[t] for key, array in arrays.items()}
-            dataset.add_frame(frame | {"task": f"task {episode % 2}"})
+            task = f"task {episode % 2}"
+            if CODEBASE_VERSION == "v2.1":
+                dataset.add_frame(frame, task)
+            else:
+                dataset.add_frame(frame | {"task": task})
         dataset.save_episode()
-    dataset.finalize()
+    if CODEBASE_VERSION != "v2.1":
+        dataset.finalize()
+    shutil.rmtree(folder / "theirs/images", ignore_errors=True)  # what it encoded
 
 
 def read_theirs(folder):
-    from offrl.__main__ import main as offrl
-    from offrl.data.formats.hdf5 import DemoFile
+    """Compare what is in a folder that LeRobot wrote with what it was given."""
+    from offrl.data.formats.files import open_demos
 
-    output = str(folder / "theirs.hdf5")
-    assert offrl(["convert", f"{folder}/theirs", output, "--to", "robomimic"]) == 0
     names = {"obs/state": "observation.state", "actions": "action", "rewards": "next.reward"}
     names |= {"dones": "next.done", "obs/still_image": "observation.images.still"}
     film = "obs/film_image"
-    with DemoFile(output) as file:
+    with open_demos(folder) as file:
+        assert set(file.keys("demo_0")) == {*names, film}
         for (episode, length), demo in zip(enumerate(THEIRS), file.demos(), strict=True):
             expected, found = rows(episode, length), file.trajectory(demo)
             for key, name in names.items():

@@ -1,15 +1,15 @@
 """Folders of LeRobot, which are trained on as they are."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("pyarrow")
-
 from conftest import train_completely
 from lerobot_folders import CAMERA, LENGTHS, TASKS, VERSIONS, write_folder
+from read_with_lerobot import read_theirs
 
 from offrl import Trainer
 from offrl.data.formats.files import open_demos
@@ -151,3 +151,47 @@ def test_a_policy_is_trained_on_a_folder_and_its_tasks(small_config, tmp_path, m
     train_completely(trainer)
     assert sorted(told) == sorted(TASKS) == sorted(trainer.instructions)
     assert len(trainer.dataset) == sum(LENGTHS[:2])
+
+
+GOLDEN = Path(__file__).parents[1] / "golden/lerobot"
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_what_lerobot_wrote_is_read(version):
+    """Films in AV1, and images in tables; ``tests/read_with_lerobot.py`` wrote them."""
+    read_theirs(GOLDEN / version)
+
+
+def test_the_layout_2_0_has_its_statistics_elsewhere(tmp_path):
+    folder = shutil.copytree(GOLDEN / "v2.1", tmp_path / "set")
+    (folder / "meta/episodes_stats.jsonl").unlink()
+    (folder / "meta/stats.json").write_text("{}")
+    state(folder, codebase_version="v2.0")
+    read_theirs(folder)
+
+
+HUB = {
+    "names in a dict": {"observation.state": {"names": {"motors": ["x", "y", "z"]}}},
+    "no names": {"observation.state": {"names": None}, "action": {"names": None}},
+    "channels first": {CAMERA: {"shape": [3, 48, 48], "names": ["channels", "height", "width"]}},
+    "a channel": {CAMERA: {"names": ["height", "width", "channel"]}},
+    "images without names": {CAMERA: {"names": None}},
+    "channels first without names": {CAMERA: {"shape": [3, 48, 48], "names": None}},
+    "facts of a film": {CAMERA: {"video_info": {"video.fps": 20.0, "video.codec": "av1"}}},
+    "text": {"language_instruction": {"dtype": "string", "shape": [1], "names": None}},
+    "depth": {"observation.images.depth": {"dtype": "image", "shape": [48, 48, 1]}},
+}
+
+
+@pytest.mark.parametrize("said", HUB)
+def test_features_are_described_in_many_ways(said, tmp_path):
+    episodes = write_folder(tmp_path / "set")
+    features = json.loads((tmp_path / "set/meta/info.json").read_text())["features"]
+    for name, changes in HUB[said].items():
+        features[name] = features.get(name, {}) | changes
+    state(tmp_path / "set", features=features)
+    with open_demos(tmp_path / "set") as file:
+        assert set(file.keys("demo_0")) == {"actions", "obs/state", FRONT}
+        known = {"observation.state", "action", CAMERA}
+        assert file.unread() == [name for name in HUB[said] if name not in known]
+        assert close(file.array("demo_1", FRONT)[:], episodes[1][CAMERA])

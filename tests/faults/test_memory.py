@@ -148,8 +148,10 @@ def test_lerobots_tables_and_films_are_measured_too(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"file-000.parquet.* of memory"):
             episodes.trajectory("demo_0")
         monkeypatch.setattr(lerobot_index, "check_memory", lambda *_: None)
-        with pytest.raises(ValueError, match=r"file-000.mp4.* of memory"):
+        with pytest.raises(ValueError, match=r"demo_0 takes .* of memory"):
             episodes.trajectory("demo_0")
+        with pytest.raises(ValueError, match=r"file-000.mp4.* of memory"):
+            episodes.array("demo_0", "obs/agentview_image").rows(0, 1)
 
 
 def test_checkpoints_are_measured_too(tmp_path, monkeypatch):

@@ -8,11 +8,9 @@ several observations. offrl's notes in ``meta/offrl.json`` restore these.
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from offrl.data.demos import TASK
 from offrl.data.formats.exchange import read_notes, vector_columns
@@ -45,7 +43,7 @@ RANGE = r"\d{0,9}:\d{0,9}"  # of episodes
 
 
 def is_lerobot(folder: Path) -> bool:
-    return (folder / INFO).is_file()
+    return (folder / INFO).is_file() or (folder / INFO).is_symlink()  # maybe one to nowhere
 
 
 def camera_feature(key: str) -> str:
@@ -129,25 +127,25 @@ class LeRobotFolder(SeparateArrays):
         return self._unread
 
     def keys(self, demo: str) -> Collection[str]:
-        return self._parts.keys()
+        return self._parts
 
-    def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        self._part(demos[0], key)
-        return np.array([self._episode(demo)["length"] for demo in demos])
-
-    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        arrays: dict[str, Any] = {"fps": self._index.info["fps"]}
+    def attributes(self, demo: str | None = None) -> dict[str, Any]:
+        if demo is None:
+            return {}
+        found: dict[str, Any] = {"fps": self._index.info["fps"]}
         with located(self.path, demo):
             if len(tasks := self.array(demo, TASK)[:]):
                 if (task := int(tasks[0])) not in self.tasks:
                     words = f"its task_index is {task}, which {self._index.tasks_file} lacks"
                     raise ValueError(words)
-                arrays["task"] = self.tasks[task]
+                found["task"] = self.tasks[task]
             if SUCCESS in self._index.features:
-                arrays["success"] = bool(self.array(demo, SUCCESS)[:].any())
-        arrays |= super().trajectory(demo, keys)
+                found["success"] = bool(self.array(demo, SUCCESS)[:].any())
+        return found
+
+    def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         self._tables.keep_last()  # who reads whole episodes reads each once
-        return arrays
+        return super().stored(demo, keys)
 
     # -- arrays -----------------------------------------------------------------------------------
 
@@ -172,18 +170,6 @@ class LeRobotFolder(SeparateArrays):
                 self._unread.append(name)
         return parts
 
-    def _part(self, demo: str, key: str) -> Part:
-        if key in (TASK, SUCCESS):
-            return Part(key)
-        if key not in self._parts:
-            has = ", ".join(self._parts)
-            if self._unread:
-                has += f" (and {', '.join(self._unread)}, which offrl does not read)"
-            if key.startswith(("obs/", "next_obs/")):
-                has += "; a config names what it uses in observation.modalities"
-            raise ValueError(f"{self.path}: {demo} has no {key!r}; it has {has}")
-        return self._parts[key]
-
     def _episode(self, demo: str) -> dict[str, Any]:
         number = demo.removeprefix("demo_")
         if not number.isdecimal() or (found := self._index.episodes.get(int(number))) is None:
@@ -191,7 +177,8 @@ class LeRobotFolder(SeparateArrays):
         return found
 
     def _open(self, demo: str, key: str) -> StepArray:
-        part, episode, index = self._part(demo, key), self._episode(demo), self._index
+        part = Part(key) if key in (TASK, SUCCESS) else self.place_of(demo, key)
+        episode, index = self._episode(demo), self._index
         feature = index.features[part.feature]
         with located(self.path, f"{demo}/{key}"):
             if feature["dtype"] == "video":
