@@ -71,6 +71,13 @@ class Episodes(AbstractContextManager):
         """Return the names of the demonstrations under each filter key."""
         return (self._notes or {}).get("masks", {})
 
+    def filter_keys(self) -> list[str]:
+        return list(self.masks())
+
+    def mask(self, filter_key: str) -> list[str]:
+        """Return the names under ``filter_key`` as they are stored."""
+        return self.masks()[filter_key]
+
     def unread(self) -> list[str]:
         """List the content that trajectories leave out."""
         return []
@@ -171,6 +178,10 @@ class Demos(Episodes):
     @abstractmethod
     def _dataset(self, demo: str, key: str) -> Any:
         """Return an object with the ``dtype`` of a key and a ``shape`` ``[any, ...]``."""
+
+    def steps(self, demo: str, key: str) -> np.ndarray:
+        """Read ``[T, ...]`` of one demonstration, as ``read`` does."""
+        return self.read([demo], key, self.lengths([demo]))
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
         """Return the shape of one step."""

@@ -13,7 +13,7 @@ import numpy as np
 from offrl.data.demos import OF_STEPS, Demos, Episodes
 from offrl.data.formats.external import in_other_files
 from offrl.data.formats.files import open_episodes
-from offrl.data.formats.hdf5 import DemoFile, located
+from offrl.data.formats.hdf5 import located
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, features, odd_image, unusual, wrong_values
 from offrl.data.separate import StepArray
@@ -57,10 +57,8 @@ class DataInfo:
             for facts in self._arrays.values():
                 facts.widen_by_vectors()
             self._seconds = self._time_to_read(demos)
-            if isinstance(demos, DemoFile):  # masks() would raise what is reported here
-                self.masks = {key: demos.mask(key) for key in demos.filter_keys()}
-            else:
-                self.masks = demos.masks()
+            # masks() would raise what is reported here.
+            self.masks = {key: demos.mask(key) for key in demos.filter_keys()}
             self.layout, self._external = demos.layout, demos.external
         for key, names in self.masks.items():
             if absent := sorted(set(names) - set(self.names)):

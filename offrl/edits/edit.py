@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from offrl.data.formats.files import open_demos
-from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.separate import SeparateArrays
 from offrl.data.writer import DemoWriter, check_filter_key
 
 log = logging.getLogger(__name__)
 
-Demo = tuple[DemoFile, str]  # a demonstration in a file
+Demo = tuple[SeparateArrays, str]  # a demonstration in a file
 SOURCE = "source"  # attribute of a demonstration: which one it was in earlier files
 ACTION_MAP = "action_map"  # attribute of data: how stored actions were scaled
 
@@ -37,7 +37,7 @@ class Edit:
     env_args: Mapping[str, Any] | None
     masks: dict[str, list[Demo]]
     attributes: dict[str, Any]
-    change: Callable[[DemoFile, str], dict[str, Any]] = DemoFile.stored
+    change: Callable[[SeparateArrays, str], dict[str, Any]] = lambda file, demo: file.stored(demo)
     options: Mapping[str, Any] = field(default_factory=dict)
     computed: Generator[np.ndarray, None, None] | None = None
 
@@ -80,14 +80,16 @@ class Edit:
             return num_steps
 
 
-def notes_of(file: DemoFile, demo: str, label: str) -> dict[str, Any]:
+def notes_of(file: SeparateArrays, demo: str, label: str) -> dict[str, Any]:
     """Return the attributes of a demonstration, with its ``SOURCE`` in the file ``label``."""
     notes = file.attributes(demo)
     before = f" < {notes[SOURCE]}" if SOURCE in notes else ""
     return notes | {SOURCE: f"{label}/{demo}{before}"}
 
 
-def of_files(files: Sequence[DemoFile], demos: Iterable[Demo] | None = None, **fields: Any) -> Edit:
+def of_files(
+    files: Sequence[SeparateArrays], demos: Iterable[Demo] | None = None, **fields: Any
+) -> Edit:
     """Make an edit that copies all demonstrations of files, or ``demos``, with their attributes and
     filter keys. ``fields`` replaces fields of the edit."""
     masks: dict[str, list[Demo]] = {}
@@ -106,24 +108,24 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and np.array_equal(one, other)
 
 
-def open_file(path: Path) -> DemoFile:
-    """Open a file in robomimic's layout; ``ValueError`` for others."""
+def open_file(path: Path) -> SeparateArrays:
+    """Open data whose arrays are read one by one; ``ValueError`` for other layouts."""
     file = open_demos(path)
-    if not isinstance(file, DemoFile):
+    if not isinstance(file, SeparateArrays):
         file.close()
         remedy = f"convert it first: offrl convert {path} OUT --to robomimic"
-        raise ValueError(f"{path}: is not in robomimic's layout, which edits take; {remedy}")
+        raise ValueError(f"{path}: is in {file.layout}'s layout, which edits do not take; {remedy}")
     return file
 
 
-def check_range(file: DemoFile) -> None:
+def check_range(file: SeparateArrays) -> None:
     """Raise ``ValueError`` for actions that no environment takes as they are."""
     if ACTION_MAP in file.attributes():
         remedy = f"undo that first: offrl edit actions {file.path} --undo-range --output OUT"
         raise ValueError(f"{file.path}: its actions were brought into another range; {remedy}")
 
 
-def labelled(files: Sequence[DemoFile]) -> dict[DemoFile, str]:
+def labelled(files: Sequence[SeparateArrays]) -> dict[SeparateArrays, str]:
     """Label each file by its name, or by its path if several have the same name."""
     names = [file.path.name for file in files]
     return {f: f.path.name if names.count(f.path.name) == 1 else str(f.path) for f in files}

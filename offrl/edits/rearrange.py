@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.separate import SeparateArrays, StepArray
 from offrl.data.storage import CHUNK_BYTES, StoredArray, kind_of_step
 from offrl.data.writer import split as drawn
 from offrl.edits.edit import ACTION_MAP, Edit, check_range, labelled, of_files
@@ -30,7 +30,7 @@ VIEWS = (
 
 
 def split(
-    file: DemoFile,
+    file: SeparateArrays,
     valid: float | None = None,
     seed: int = 0,
     by: str | None = None,
@@ -61,7 +61,7 @@ def split(
     return edit
 
 
-def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
+def merge(first: SeparateArrays, *others: SeparateArrays, masks: bool = False) -> Edit:
     """Merge the demonstrations of several files of one task, and filter keys of the same name. With
     ``masks`` add a filter key for each file, by its name."""
     files = [first, *others]
@@ -88,7 +88,9 @@ def merge(first: DemoFile, *others: DemoFile, masks: bool = False) -> Edit:
     return edit
 
 
-def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[str] = ()) -> Edit:
+def rename(
+    file: SeparateArrays, keys: Iterable[tuple[str, str]] = (), drop: Sequence[str] = ()
+) -> Edit:
     """Rename arrays ``obs/KEY``, filter keys ``mask/KEY`` or groups of them (``keys``: pairs of old
     and new names), or ``drop`` them. ``next_obs/KEY`` follows ``obs/KEY``."""
     edit, changes = of_files([file]), {**dict.fromkeys(drop), **dict(keys)}
@@ -119,11 +121,11 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
     if twice := [key for key, times in counts.items() if times > 1]:
         raise ValueError(f"{file.path}: two things would be called {min(twice)}; drop one of them")
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
         return {
             new: value
             for key, value in file.stored(demo).items()
-            if (new := renamed(key) if isinstance(value, StoredArray) else key) is not None
+            if (new := renamed(key) if isinstance(value, StepArray) else key) is not None
         }
 
     edit.change = change
@@ -135,17 +137,20 @@ def rename(file: DemoFile, keys: Iterable[tuple[str, str]] = (), drop: Sequence[
     return edit
 
 
-def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES) -> Edit:
+def repack(
+    file: SeparateArrays, compression: str | None = None, chunk_bytes: int = CHUNK_BYTES
+) -> Edit:
     """Store all arrays as offrl records them: with checksums, as float32 (except simulator states),
     with a ``compression``. Images that stay JPEG are copied, as coding them again loses quality."""
     compression = None if compression == "none" else compression
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
         for key, value in trajectory.items():
-            if isinstance(value, StoredArray):
+            if isinstance(value, StepArray):
                 is_kept = not value.is_number  # text and the like, which writing refuses
-                is_kept |= compression == "jpeg" == value.dataset.attrs.get("frames")
+                if isinstance(value, StoredArray):
+                    is_kept |= compression == "jpeg" == value.dataset.attrs.get("frames")
                 trajectory[key] = value if is_kept else value.read()
         return trajectory
 
@@ -153,13 +158,13 @@ def repack(file: DemoFile, compression: str | None = None, chunk_bytes: int = CH
     return of_files([file], change=change, options=options)
 
 
-def _steps(file: DemoFile) -> dict[str, str]:
+def _steps(file: SeparateArrays) -> dict[str, str]:
     """Return the type and shape of each array's steps, in the first demonstration."""
     arrays = file.stored(file.demos()[0]).items()
-    return {key: kind_of_step(array) for key, array in arrays if isinstance(array, StoredArray)}
+    return {key: kind_of_step(array) for key, array in arrays if isinstance(array, StepArray)}
 
 
-def _check_same_task(first: DemoFile, other: DemoFile) -> None:
+def _check_same_task(first: SeparateArrays, other: SeparateArrays) -> None:
     """Raise ``ValueError`` unless the same actions would do the same in both environments."""
     tasks = []
     for args in (first.env_args or {}, other.env_args or {}):
@@ -179,7 +184,7 @@ def _check_same_task(first: DemoFile, other: DemoFile) -> None:
         log.warning(f"{other.path}: recorded with version {two} of the simulator, {words}")
 
 
-def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
+def _check_same_arrays(first: SeparateArrays, other: SeparateArrays) -> None:
     """Raise ``ValueError`` before copying if the arrays of two files differ."""
     ones, others = _steps(first), _steps(other)
     for key in sorted({key for key, _ in ones.items() ^ others.items()}):
@@ -196,7 +201,7 @@ def _check_same_arrays(first: DemoFile, other: DemoFile) -> None:
 
 
 def pixels(
-    file: DemoFile,
+    file: SeparateArrays,
     images: Iterable[tuple[str, str]] = (),
     limits: Sequence[float] | None = None,
 ) -> Edit:
@@ -214,7 +219,7 @@ def pixels(
     if not turns:
         raise ValueError(f"{file.path}: has no images that would have to be turned")
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
         trajectory = file.stored(demo)
         for key in (key for key in turns if key in trajectory):
             rows = trajectory[key].read()
@@ -222,7 +227,7 @@ def pixels(
                 trajectory[key] = turns[key](rows)
             except ValueError as error:
                 words = f"{error}; name the forms that it has: --images KEY=FORM,FORM"
-                raise ValueError(f"{file.path}: data/{demo}/{key} {words}") from None
+                raise ValueError(f"{file.path}: {file.root}{demo}/{key} {words}") from None
         return trajectory
 
     return of_files([file], change=change)
@@ -231,7 +236,7 @@ def pixels(
 Turn = Callable[[np.ndarray], np.ndarray]
 
 
-def _named(file: DemoFile, images: Iterable[tuple[str, str]]) -> dict[str, Turn]:
+def _named(file: SeparateArrays, images: Iterable[tuple[str, str]]) -> dict[str, Turn]:
     """Return how the named images are turned, by their arrays' keys."""
     there, turns = _steps(file), dict[str, Turn]()
     for key, names in images:
@@ -246,11 +251,11 @@ def _named(file: DemoFile, images: Iterable[tuple[str, str]]) -> dict[str, Turn]
     return turns
 
 
-def _found(file: DemoFile, limits: Sequence[float] | None) -> dict[str, Turn]:
+def _found(file: SeparateArrays, limits: Sequence[float] | None) -> dict[str, Turn]:
     """Return how the images are turned that training refuses, by their arrays' keys."""
     turns: dict[str, Turn] = {}
     for key, array in file.stored(file.demos()[0]).items():
-        if not isinstance(array, StoredArray) or not key.startswith(("obs/", "next_obs/")):
+        if not isinstance(array, StepArray) or not key.startswith(("obs/", "next_obs/")):
             continue
         step, kind = array.shape[1:], array.dtype
         forms = fitting(step, kind)
@@ -264,7 +269,7 @@ def _found(file: DemoFile, limits: Sequence[float] | None) -> dict[str, Turn]:
     return turns
 
 
-def _limits(file: DemoFile, key: str) -> tuple[float, float]:
+def _limits(file: SeparateArrays, key: str) -> tuple[float, float]:
     """Find the values of black and white by the smallest and largest numbers of a key."""
     ends = [0.0]
     for demo in file.demos():

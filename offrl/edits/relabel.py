@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.formats.hdf5 import DemoFile, located
+from offrl.data.formats.hdf5 import located
 from offrl.data.remarks import SWITCHES
+from offrl.data.separate import SeparateArrays
 from offrl.data.storage import COMPRESSIONS, StoredArray  # frames' compressions first
 from offrl.edits import simulated
 from offrl.edits.edit import ACTION_MAP, Edit, check_range, of_files
@@ -20,7 +21,7 @@ CONTROL_FREQ = 20  # Hz, of a robosuite task that names none
 
 
 def rewards(
-    file: DemoFile,
+    file: SeparateArrays,
     dense: bool = False,
     success_only: bool = False,
     scale: float = 1.0,
@@ -37,7 +38,7 @@ def rewards(
     if dense:
         computed = simulated.simulate(file, simulated.dense_rewards, env_args, workers=workers)
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
         if computed is not None:
             found = next(computed)
         elif success_only:
@@ -50,7 +51,7 @@ def rewards(
 
 
 def actions(
-    file: DemoFile,
+    file: SeparateArrays,
     absolute: bool = False,
     action_dict: bool = False,
     limits: Sequence[float] | None = None,
@@ -81,8 +82,8 @@ def actions(
         env_args = simulated.absolute(env_args)
     kind = known_kind(file, kind or simulated.input_type(env_args))
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
-        place, trajectory = f"{file.path}: data/{demo}", file.stored(demo)
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
+        place, trajectory = f"{file.path}: {file.root}{demo}", file.stored(demo)
         if action_dict:
             trajectory |= parts_of(file.steps(demo, "actions"), kind, place)
         if computed is not None:
@@ -94,7 +95,7 @@ def actions(
     return of_files([file], env_args=env_args, change=change, computed=computed)
 
 
-def to_range(file: DemoFile, low: float, high: float) -> Edit:
+def to_range(file: SeparateArrays, low: float, high: float) -> Edit:
     """Scale actions so that their smallest and largest values are ``low`` and ``high`` in each
     dimension; a constant one becomes the middle. ``ACTION_MAP`` of ``data`` can undo it."""
     check_range(file)
@@ -107,7 +108,7 @@ def to_range(file: DemoFile, low: float, high: float) -> Edit:
     offset = (smallest + largest) / 2 - scale * (low + high) / 2
     undo = {"scale": scale.tolist(), "offset": offset.tolist()}
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
         scaled = ((file.steps(demo, "actions") - offset) / scale).clip(low, high)
         return {**file.stored(demo), "actions": scaled}
 
@@ -116,7 +117,7 @@ def to_range(file: DemoFile, low: float, high: float) -> Edit:
     return edit
 
 
-def from_range(file: DemoFile) -> Edit:
+def from_range(file: SeparateArrays) -> Edit:
     """Write actions as they were before ``to_range``: ``scale * stored + offset``."""
     attributes = file.attributes()
     if ACTION_MAP not in attributes:
@@ -126,13 +127,13 @@ def from_range(file: DemoFile) -> Edit:
         undo = json.loads(attributes.pop(ACTION_MAP))
         scale, offset = (np.array(undo[key], np.float64) for key in ("scale", "offset"))
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
         return {**file.stored(demo), "actions": scale * file.steps(demo, "actions") + offset}
 
     return of_files([file], attributes=attributes, change=change)
 
 
-def known_kind(file: DemoFile, kind: str | None) -> str:
+def known_kind(file: SeparateArrays, kind: str | None) -> str:
     """Return the kind of a file's actions, ``delta`` or ``absolute``; ``ValueError`` if it is
     unknown, or if actions were scaled (``check_range``)."""
     check_range(file)
@@ -164,7 +165,7 @@ def parts_of(actions: np.ndarray, kind: str, place: str) -> dict[str, np.ndarray
 
 
 def downsample(
-    file: DemoFile,
+    file: SeparateArrays,
     factor: int,
     kind: str | None = None,
     commands: int = 1,
@@ -186,8 +187,8 @@ def downsample(
         make = simulated.interval_actions
         computed = simulated.simulate(file, make, file.env_args, factor, workers=workers)
 
-    def change(file: DemoFile, demo: str) -> dict[str, Any]:
-        trajectory, place = file.trajectory(demo), f"{file.path}: data/{demo}"
+    def change(file: SeparateArrays, demo: str) -> dict[str, Any]:
+        trajectory, place = file.trajectory(demo), f"{file.path}: {file.root}{demo}"
         if others := [k for k in trajectory if k.startswith("action") and k != "actions"]:
             group = others[0].split("/")[0]
             raise ValueError(
@@ -245,7 +246,7 @@ def summed(actions: np.ndarray, factor: int, num_commands: int, place: str) -> n
     return np.concatenate([sums, slowed("actions", actions, factor)[:, num_motions:]], axis=1)
 
 
-def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
+def slower(file: SeparateArrays, factor: int) -> Mapping[str, Any] | None:
     """Return ``env_args`` with a ``control_freq`` that is ``factor`` times lower."""
     if (env_args := file.env_args) is None:
         return None
@@ -262,7 +263,7 @@ def slower(file: DemoFile, factor: int) -> Mapping[str, Any] | None:
     return {**env_args, "env_kwargs": {**kwargs, "control_freq": rate // factor}}
 
 
-def compression(file: DemoFile) -> str | None:
+def compression(file: SeparateArrays) -> str | None:
     """Return the compression of a file's arrays, by those of its first demonstration."""
     arrays = file.stored(file.demos()[0]).values()
     datasets = [array.dataset for array in arrays if isinstance(array, StoredArray)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.separate import SeparateArrays
 from offrl.edits.edit import Edit, of_files
 
 ALLOWED = "names, numbers, text, True, False, + - * / // %, < <= == != >= >, and, or, not"
@@ -93,7 +93,7 @@ class Condition:
             raise ValueError(f"the condition {self.text!r} cannot be computed: {error}") from None
 
 
-def facts(file: DemoFile, demo: str) -> dict[str, Any]:
+def facts(file: SeparateArrays, demo: str) -> dict[str, Any]:
     """Return the values that conditions may name: the attributes of a demonstration, and functions
     that read the file for its ``length``, ``return`` and ``success``."""
     attributes: dict[str, Any] = {}
@@ -115,24 +115,25 @@ def facts(file: DemoFile, demo: str) -> dict[str, Any]:
     return {**computed, **attributes, **computed}
 
 
-def _signs(file: DemoFile, demo: str) -> dict[str, Any]:
+def _signs(file: SeparateArrays, demo: str) -> dict[str, Any]:
     """Read the arrays of a demonstration that tell of success."""
     return {k: file.steps(demo, k) for k in ("rewards", "dones") if file.has(demo, k)}
 
 
-def success_steps(file: DemoFile, demo: str) -> np.ndarray:
+def success_steps(file: SeparateArrays, demo: str) -> np.ndarray:
     """Say whether the task was done at each step ``[T]``; ``ValueError`` if that is unknown."""
     steps = file.success_steps(_signs(file, demo))
     if steps is None:
         raise ValueError(
-            f"{file.path}: data/{demo} does not say where it succeeded: its rewards are not 0 "
-            "before and 1 at success, and its dones may be failures; give it the attribute success"
+            f"{file.path}: {file.root}{demo} does not say where it succeeded: its rewards are not "
+            "0 before and 1 at success, and its dones may be failures; give it the attribute "
+            "success"
         )
     return steps
 
 
 def subset(
-    file: DemoFile,
+    file: SeparateArrays,
     filter_key: str | None = None,
     demos: Sequence[str] | None = None,
     n: int | None = None,
@@ -160,7 +161,7 @@ def subset(
 
 
 def keep(
-    file: DemoFile,
+    file: SeparateArrays,
     min_length: int | None = None,
     max_length: int | None = None,
     min_return: float | None = None,
@@ -190,7 +191,7 @@ def keep(
         except ValueError as error:
             if str(error).startswith(f"{file.path}: "):
                 raise
-            raise ValueError(f"{file.path}: data/{demo}: {error}") from None
+            raise ValueError(f"{file.path}: {file.root}{demo}: {error}") from None
     if not kept:
         raise ValueError(f"{file.path}: no demonstration fulfils {' and '.join(texts)}")
     return of_files([file], kept)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.formats.hdf5 import DemoFile
+from offrl.data.separate import SeparateArrays
 from offrl.envs import make_env
 from offrl.envs.playback import play_states, visited
 from offrl.processes import in_order
@@ -22,7 +22,7 @@ ROUNDING = 1e-5  # error of actions that are stored as float32
 
 
 def simulate(
-    file: DemoFile,
+    file: SeparateArrays,
     make: Callable[..., Relabel],
     env_args: Mapping[str, Any] | None,
     *arguments: Any,
@@ -37,7 +37,7 @@ def simulate(
             try:
                 found = next(made)
             except ValueError as error:
-                raise ValueError(f"{file.path}: data/{demo}: {error}") from None
+                raise ValueError(f"{file.path}: {file.root}{demo}: {error}") from None
             yield found
 
 

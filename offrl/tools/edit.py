@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from offrl.data.formats.files import find_data_file
+    from offrl.data.formats.files import find_data
     from offrl.data.provenance import provenance
     from offrl.edits.edit import open_file
     from offrl.outputs import new_file
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     names = [x.get("dest", flag[2:].replace("-", "_")) for flag, x in command.options]
     module, function = command.function.split(".")
     with ExitStack() as stack:
-        files = [stack.enter_context(open_file(find_data_file(path))) for path in args.inputs]
+        files = [stack.enter_context(open_file(find_data(path))) for path in args.inputs]
         new_file(args.output)
         make = getattr(import_module(f"offrl.edits.{module}"), function)
         edit = make(*files, **{name: getattr(args, name) for name in names})

@@ -150,6 +150,20 @@ def test_a_conversion_has_all_of_it(case, written, tmp_path, capsys):
     assert main(["validate", str(output)]) == 0
 
 
+def test_an_edit_makes_a_file_of_it(case, written, tmp_path, capsys):
+    path, expected = written
+    arguments = ["--keys", f"obs/{case.vector}=obs/joints", "--output", str(tmp_path / "out.hdf5")]
+    assert main(["edit", "rename", str(path), *arguments]) == 0
+    with DemoFile(tmp_path / "out.hdf5") as file:
+        for demo, (source, arrays) in zip(file.demos(), expected.items(), strict=True):
+            found = file.trajectory(demo)
+            assert found["source"] == f"{path.name}/{source}"
+            assert differ(found["obs/joints"], arrays[f"obs/{case.vector}"]) == 0
+            if case.camera:
+                key = f"obs/{case.camera}"
+                assert differ(found[key], arrays[key]) <= case.error
+
+
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4), data=st.data())
 def test_any_window_of_any_episodes_is_what_was_recorded(tmp_path_factory, lengths, data):

@@ -249,7 +249,7 @@ def link_broken(path):
     [
         (truncated, "not a readable HDF5 file"),
         (no_hdf5, "not a readable HDF5 file"),
-        (d4rl, "is not in robomimic's layout, .*: offrl convert"),
+        (d4rl, "is in D4RL's layout, .*: offrl convert"),
         (absent, "mask/mine names demo_77, which is not there; .*--drop mask/mine"),
         (env_args_no_json, "the attribute env_args of data is not JSON"),
         (actions_missing, "demo_6"),
@@ -313,7 +313,7 @@ def test_nothing_is_overwritten_least_of_all_the_input(name, demos, tmp_path, ca
         ("downsample IN --factor 2 --kind absolute", "toy has no control_freq"),
         ("merge IN IN", "would be merged with itself"),
         ("split nowhere.hdf5", "no such file"),
-        ("split .", "a folder; name a file in it"),
+        ("split .", "a folder, but .*; name a file in it"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(words, expected, demos, out, capsys):

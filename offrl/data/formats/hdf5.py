@@ -165,10 +165,6 @@ class DemoFile(SeparateArrays):
             lengths.append(length)
         return np.array(lengths)
 
-    def steps(self, demo: str, key: str) -> np.ndarray:
-        """Read ``[T, ...]`` of one demonstration, as ``read`` does."""
-        return self.read([demo], key, self.lengths([demo]))
-
     def masks(self) -> dict[str, list[str]]:
         return {key: self.demos(key) for key in self.filter_keys()}
 
