@@ -1,6 +1,7 @@
 """Folders of LeRobot, which are trained on as they are."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from lerobot_folders import CAMERA, LENGTHS, TASKS, VERSIONS, write_folder
 from read_with_lerobot import read_theirs
 
 from offrl import Trainer
+from offrl.__main__ import main
 from offrl.data.formats.files import open_demos
+from offrl.data.formats.hdf5 import DemoFile
 from offrl.data.sequence import SequenceDataset
 
 KINDS = ["video", "image"]
@@ -195,3 +198,43 @@ def test_features_are_described_in_many_ways(said, tmp_path):
         known = {"observation.state", "action", CAMERA}
         assert file.unread() == [name for name in HUB[said] if name not in known]
         assert close(file.array("demo_1", FRONT)[:], episodes[1][CAMERA])
+
+
+@pytest.mark.parametrize(
+    ("words", "num_demos", "change"),
+    [
+        ("split --valid 0.4", 3, {}),
+        ("filter --max-length 10", 2, {}),
+        ("rename --drop obs/front_image", 3, {FRONT: None}),
+        ("repack --compression png", 3, {}),
+        ("subset --n 2", 2, {}),
+    ],
+)
+def test_an_edit_of_a_folder_is_a_file(words, num_demos, change, tmp_path):
+    episodes = write_folder(tmp_path / "set", kind="image")
+    what, *options = words.split()
+    output = tmp_path / "out.hdf5"
+    assert main(["edit", what, str(tmp_path / "set"), *options, "--output", str(output)]) == 0
+    with DemoFile(output) as file:
+        assert len(file.demos()) == num_demos
+        for demo in file.demos():
+            found = file.trajectory(demo)
+            episode = episodes[int(found["source"].rpartition("_")[2])]
+            expected = {
+                "actions": episode["action"],
+                "obs/state": episode["observation.state"],
+                FRONT: episode[CAMERA],
+            } | change
+            for key, array in expected.items():
+                if array is None:
+                    assert key not in found
+                else:
+                    np.testing.assert_array_equal(found[key], array)
+            assert found["task"] == episode["task"] and found["fps"] == 20
+
+
+@pytest.mark.parametrize("command", ["info", "validate"])
+def test_commands_read_a_folder(command, tmp_path, capsys):
+    write_folder(tmp_path / "set", "v2.0")
+    assert main([command, str(tmp_path / "set")]) == 0
+    assert re.search(r"28 steps|steps: +28", capsys.readouterr().out)
