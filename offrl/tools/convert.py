@@ -14,8 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "input",
         metavar="IN",
-        help="a file of robomimic, offrl, D4RL or robosuite's own script (demo.hdf5), a folder of "
-        "Minari or LeRobot, or minari:NAME; which it is shows in itself",
+        help="a file of robomimic, offrl, D4RL, ManiSkill or robosuite's own script (demo.hdf5), a "
+        "folder of Minari, LeRobot, ALOHA or Diffusion Policy (zarr), or minari:NAME; which it is "
+        "shows in itself",
     )
     add("output", metavar="OUT", help="a new file or folder, or minari:NAME")
     add(

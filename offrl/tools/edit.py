@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         example, says = f"example: offrl edit {name} {command.example}", sentence(command.help)
         sub = subparsers.add_parser(name, help=command.help, description=says, epilog=example)
         number = "+" if name == "merge" else 1
-        sub.add_argument("inputs", metavar="IN", nargs=number, help="a file in robomimic's layout")
+        data = "a file or folder of demonstrations"
+        sub.add_argument("inputs", metavar="IN", nargs=number, help=data)
         sub.add_argument("--output", required=True, help="the HDF5 file to write")
         group = sub.add_mutually_exclusive_group() if command.exclusive else sub
         for flag, settings in command.options:
