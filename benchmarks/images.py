@@ -1,21 +1,23 @@
-"""Image data: memory, time to the first batch and time per batch, with robomimic 0.3.0.
+"""Image data: memory, time to the first batch, random windows and training steps, with robomimic.
 
     python benchmarks/images.py [--demos 100] [--steps 40] [--repeats 3] [--updates 50]
+    python benchmarks/images.py --parts windows steps
 
-A synthetic file with two 84 x 84 cameras, windows of ten steps, everything cached. Each measurement
-of memory and of the time to the first batch is a process of its own, in turns; peak memory is
-above that of a process that has only imported the same. The time of a batch of 16 windows is set
-against indexing the same rows of a bare tensor.
+Synthetic files with two 84 x 84 cameras. The part ``memory`` has windows of ten steps, everything
+cached; each measurement of memory and of the time to the first batch is a process of its own, in
+turns; peak memory is above that of a process that has only imported the same. The time of a batch
+of 16 windows is set against indexing the same rows of a bare tensor.
 
-The last table is of training steps, by the ways in which batches come to the GPU: data that lies
-there, batches that are sent ahead of their turn, and batches that each step moves itself. Without a
-GPU there is one way.
+The part ``windows`` draws random windows of one step and of ten, from files and from memory, each
+contestant in a process of its own, in turns; ``cold`` does so with a page cache that was emptied.
+
+The part ``steps`` makes steps of ``configs/bc_image.json``, by where the data is. On a GPU it also
+compares data that lies there, batches that are sent ahead, and batches that each step moves itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -28,42 +30,29 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import h5py
-import numpy as np
 import torch
+from image_windows import (
+    BATCH_SIZE,
+    CAMERAS,
+    KINDS,
+    VECTOR,
+    cached_table,
+    mapped_table,
+    windows_table,
+    write_file,
+)
 from measure import alternate, machine, markdown, ratios, spread, timed
 from peers import ROBOMIMIC
 
 from offrl import config_factory
 from offrl.algos import Algo, algo_factory
+from offrl.config.files import find_file, read_config_file
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.specs import processed_shapes
 
-CAMERAS = ["agentview_image", "robot0_eye_in_hand_image"]
-VECTOR = "robot0_eef_pos"
-SEQ_LENGTH, BATCH_SIZE = 10, 16
-
-
-def write_file(path: Path, demos: int, steps: int) -> int:
-    """Random demonstrations; the bytes of their arrays."""
-    rng = np.random.default_rng(0)
-    total = 0
-    with h5py.File(path, "w") as file:
-        data = file.create_group("data")
-        data.attrs["env_args"] = json.dumps({"env_name": "none", "type": 1, "env_kwargs": {}})
-        for i in range(demos):
-            demo = data.create_group(f"demo_{i}")
-            demo.attrs["num_samples"] = steps
-            arrays = {f"obs/{c}": rng.integers(0, 255, (steps, 84, 84, 3), "u1") for c in CAMERAS}
-            arrays |= {f"obs/{VECTOR}": rng.random((steps, 3), "f4")}
-            arrays |= {"actions": rng.random((steps, 7), "f4"), "rewards": np.zeros(steps, "f4")}
-            arrays |= {"dones": np.zeros(steps, "f4")}
-            for key, array in arrays.items():
-                demo[key] = array
-                total += array.nbytes
-        data.attrs["total"] = demos * steps
-    return total
+SEQ_LENGTH = 10
+PARTS = ("memory", "windows", "cold", "steps")
 
 
 def loader_of(path: str) -> BatchLoader:
@@ -141,34 +130,42 @@ def batch_times(path: str, repeats: int) -> dict[str, list[float]]:
     return alternate({"offrl": timed(ours), "bare": timed(bare)}, repeats)
 
 
-def policy_of(loader: BatchLoader, device: torch.device) -> Algo:
-    """BC with small networks, which crops the images."""
-    crop = {"crop_height": 76, "crop_width": 76}
-    core = {"backbone_class": "ShallowConv", "feature_dimension": 64}
-    rgb = {"core_kwargs": core, "obs_randomizer_class": "CropRandomizer"}
-    observation = {
-        "modalities": {"obs": {"rgb": CAMERAS, "low_dim": [VECTOR]}},
-        "encoder": {"rgb": rgb | {"obs_randomizer_kwargs": crop}},
-    }
-    train = {"seq_length": SEQ_LENGTH, "hdf5_normalize_obs": False}
-    config = config_factory("bc", {"observation": observation, "train": train})
-    shapes = processed_shapes(config.observation, loader.dataset.obs_shapes)
-    algo = algo_factory("bc", config, shapes, loader.dataset.ac_dim, device)
+def policy_of(dataset: SequenceDataset, device: torch.device) -> Algo:
+    """Make the policy of ``bc_image.json``, which sees one vector only."""
+    content = read_config_file(find_file("configs/bc_image.json"))
+    content["observation"]["modalities"]["obs"]["low_dim"] = [VECTOR]
+    config = config_factory("bc", content)
+    shapes = processed_shapes(config.observation, dataset.obs_shapes)
+    algo = algo_factory("bc", config, shapes, dataset.ac_dim, device)
     algo.set_train()
     return algo
 
 
-def step_times(path: str, repeats: int, updates: int) -> dict[str, list[tuple[float, float]]]:
+def step_times(folder: Path, size: int, repeats: int, updates: int) -> dict[str, list[Any]]:
     """The seconds of so many steps, and those of waiting for their batches on the device."""
-    loaders = {"in main memory": loader_of(path)}
+    plain, jpeg = (str(folder / f"{kind}.hdf5") for kind in ("plain", "jpeg"))
+    quarter = {"hdf5_cache_mode": "auto", "cache_gb": size / 4e9}
+
+    def loader(path: str, num_workers: int = 0, **options: Any) -> BatchLoader:
+        keys = [*CAMERAS, VECTOR]
+        dataset = SequenceDataset(path, keys, load_next_obs=False, **options)
+        return BatchLoader(dataset, BATCH_SIZE, seed=0, num_workers=num_workers)
+
+    loaders = {
+        "in main memory": loader(plain),
+        "cache_dir": loader(plain, cache_dir=str(folder / "cache")),
+        "auto, a cache of a quarter, one reader": loader(plain, 1, **quarter),
+        "the same, two readers": loader(plain, 2, **quarter),
+        "JPEG, auto, a cache of a quarter, two readers": loader(jpeg, 2, **quarter),
+    }
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
-        loaders |= {"on the GPU": loader_of(path), "sent ahead": loader_of(path).to(device)}
+        loaders |= {"on the GPU": loader(plain), "sent ahead": loader(plain).to(device)}
         loaders["on the GPU"].dataset.to(device)
     waits: dict[str, list[float]] = {name: [] for name in loaders}
 
     def steps(name: str) -> Callable[[], None]:
-        batches, algo = iter(loaders[name]), policy_of(loaders[name], device)
+        batches, algo = iter(loaders[name]), policy_of(loaders[name].dataset, device)
 
         def train() -> None:
             waited = 0.0
@@ -190,42 +187,23 @@ def report_steps(measured: dict[str, list[tuple[float, float]]], updates: int) -
     rows = [
         [
             name,
-            spread([updates / seconds for seconds, _ in runs]),
-            spread(ratios(first, [seconds for seconds, _ in runs])),
+            spread([1000 * seconds / updates for seconds, _ in runs], 1),
+            spread(ratios([seconds for seconds, _ in runs], first)),
             spread([1000 * waited / updates for _, waited in runs]),
         ]
         for name, runs in measured.items()
     ]
-    return markdown(["batches", "steps/s", "/ in main memory", "waiting, ms per step"], rows)
+    return markdown(["data", "step, ms", "/ in main memory", "waiting, ms of a step"], rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--demos", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=40, help="of each demonstration")
-    parser.add_argument("--repeats", type=int, default=3)
-    updates = 50 if torch.cuda.is_available() else 2
-    parser.add_argument("--updates", type=int, default=updates, help="training steps per turn")
-    args = parser.parse_args()
-    loaders = {"nothing": nothing, "offrl": with_offrl}
-    try:
-        ROBOMIMIC.install()
-        loaders[ROBOMIMIC.requirement] = with_robomimic
-    except RuntimeError as error:
-        print(f"without {ROBOMIMIC.requirement}: {error}", file=sys.stderr)
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "images.hdf5")
-        raw = write_file(Path(path), args.demos, args.steps)
-        measured: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
-        for _ in range(args.repeats):
-            for name, load in loaders.items():
-                measured[name].append(in_a_process(load, path))
-        gathers = batch_times(path, 3 * args.repeats)
-        trained = step_times(path, args.repeats, args.updates)
-
+def memory_table(folder: Path, raw: int, loaders: dict[str, Any], repeats: int) -> str:
+    path = str(folder / "plain.hdf5")
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
+    for _ in range(repeats):
+        for name, load in loaders.items():
+            measured[name].append(in_a_process(load, path))
+    gathers = batch_times(path, 3 * repeats)
     bare = median(peak for peak, _ in measured.pop("nothing"))
-    print(f"{machine()}; {raw / 1e6:.0f} MB of arrays, windows of {SEQ_LENGTH}\n")
     first = {name: [seconds for _, seconds in runs] for name, runs in measured.items()}
     rows = [
         [
@@ -237,13 +215,47 @@ def main() -> None:
         for name, runs in measured.items()
     ]
     header = ["", "peak memory / raw bytes", "first batch, s", "time / offrl's"]
-    print(markdown(header, rows))
-    milliseconds = spread([10 * seconds for seconds in gathers["offrl"]])
-    print(f"A batch of {BATCH_SIZE} x {SEQ_LENGTH} x 2 images: {milliseconds} ms, ")
-    print(f"{spread(ratios(gathers['offrl'], gathers['bare']))} times the bare gather.\n")
-    print(report_steps(trained, args.updates))
-    if not torch.cuda.is_available():
-        print("There is no GPU here: no data lies on it, and no batch is sent ahead.")
+    return (
+        f"{markdown(header, rows)}\nA batch of {BATCH_SIZE} x {SEQ_LENGTH} x 2 images: "
+        f"{spread([10 * seconds for seconds in gathers['offrl']])} ms,\n"
+        f"{spread(ratios(gathers['offrl'], gathers['bare']))} times the bare gather.\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--demos", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=40, help="of each demonstration")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=50, help="training steps per turn")
+    parser.add_argument("--batches", type=int, default=60, help="of windows per turn")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    args = parser.parse_args()
+    loaders = {"nothing": nothing, "offrl": with_offrl}
+    try:
+        ROBOMIMIC.install()
+        loaders[ROBOMIMIC.requirement] = with_robomimic
+    except RuntimeError as error:
+        print(f"without {ROBOMIMIC.requirement}: {error}", file=sys.stderr)
+    has_peer = ROBOMIMIC.requirement in loaders
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for kind in KINDS:
+            raw = write_file(folder / f"{kind}.hdf5", kind, args.demos, args.steps)
+        print(f"{machine()}; {raw / 1e6:.0f} MB of images\n")
+        if "memory" in args.parts:
+            print(memory_table(folder, raw, loaders, args.repeats))
+        for part, is_cold in (("windows", False), ("cold", True)):
+            if part in args.parts:
+                print(windows_table(folder, args.batches, args.repeats, has_peer, is_cold))
+        if "windows" in args.parts:
+            print(cached_table(folder, raw, args.batches, args.repeats))
+            print(mapped_table(folder, args.batches, args.repeats))
+        if "steps" in args.parts:
+            measured = step_times(folder, raw, args.repeats, args.updates)
+            print(report_steps(measured, args.updates))
+            if not torch.cuda.is_available():
+                print("There is no GPU here: no data lies on it, and no batch is sent ahead.")
 
 
 if __name__ == "__main__":

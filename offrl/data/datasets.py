@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,6 +90,8 @@ def num_readers(train: Any) -> int:
     """Return the number of processes that read data ahead: ``train.num_data_workers``."""
     if train.num_data_workers is not None:
         return int(train.num_data_workers)
+    if current_process().daemon:  # which may have no children
+        return 0
     return max(0, min(MOST_READERS, parallel.num_cores() // parallel.num_ranks() - 1))
 
 
@@ -167,6 +170,7 @@ def make_held_out_dataset(
         top_share=None,
         action_stats=training.get_action_normalization_stats(),
         reward_stats=training.reward_stats,
+        **_room_left(config.train, training),
     )
     chosen = [entry.filter_key or config.train.hdf5_filter_key for entry in config.train.data or []]
     for own, other, trained in zip(chosen, held_out.sources, training.sources, strict=True):
@@ -178,6 +182,15 @@ def make_held_out_dataset(
                 "train.hdf5_filter_key to those that are not held out"
             )
     return held_out
+
+
+def _room_left(train: Any, training: SequenceDataset) -> dict[str, Any]:
+    """Let held-out data take the memory that the training's data leaves of ``train.cache_gb``."""
+    if train.hdf5_cache_mode != "auto":
+        return {}
+    if training.is_streamed:
+        return {"hdf5_cache_mode": "low_dim"}
+    return {"cache_gb": train.cache_gb and train.cache_gb - training.nbytes / 1e9}
 
 
 def place(dataset: SequenceDataset, device: torch.device) -> SequenceDataset:

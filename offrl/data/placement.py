@@ -13,6 +13,8 @@ CacheMode = Literal["auto", "all", "low_dim"]
 #: The share of free memory that data may take, where the config says no number: networks, batches
 #: and simulators need the rest.
 SHARE = 0.5
+#: The bytes that reading itself takes: batches that are read ahead, and the memory of a process.
+READING = 10**8
 SHOWN = 3  # keys that are named in an error
 
 
@@ -59,7 +61,7 @@ def place_keys(
         for key, size in sorted(vectors.items(), key=lambda item: item[1]):
             if sum(chosen.values()) + size <= room:
                 chosen[key] = size
-        rest = max(0, room - sum(chosen.values()))
+        rest = max(0, room - sum(chosen.values()) - READING)
         always = sum(others.values())
         total, kept = sum(sizes.values()) + always, sum(chosen.values()) + rest + always
         log.info(

@@ -1,5 +1,6 @@
 """Processes that read batches ahead, into memory that they share with the training."""
 
+import gc
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -12,7 +13,7 @@ from offrl.processes import Channel, Child
 from offrl.tree import map_leaves
 
 Batch = dict[str, Any]
-AHEAD = 2  # batches that each process reads before their turn, besides the one that is in use
+AHEAD = 1  # batches that a process reads before their turn, besides the one that is in use
 
 
 def read_ahead(first: Batch, readings: Sequence[Callable[[], Iterator[Batch]]]) -> Iterator[Batch]:
@@ -52,6 +53,7 @@ def _shared(like: Tensor) -> Tensor:
 
 def _write(channel: Channel, read: Callable[[], Iterator[Batch]], slots: Sequence[Batch]) -> None:
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+    gc.freeze()  # looking for garbage would copy all memory that is shared with the parent
     for number, batch in enumerate(read()):
         channel.receive()
         map_leaves(Tensor.copy_, slots[number % len(slots)], batch)

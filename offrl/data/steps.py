@@ -262,17 +262,20 @@ class Files(AbstractContextManager):
     def _fill(self, key: str, rows: np.ndarray, taken: np.ndarray, packed: bool = False) -> None:
         """Fill ``[B, T, ...]`` with the rows ``[B, T]`` of windows, each of one demonstration."""
         numbers = np.searchsorted(self._first_rows, rows[:, 0], side="right") - 1
-        for i in np.argsort(rows[:, 0]):  # in the order in which they lie in the files
-            path, demo = self._demos[numbers[i]]
-            steps, file = rows[i] - self._first_rows[numbers[i]], self._file(path)
+        steps = rows - self._first_rows[numbers, None]
+        begins, ends = steps.min(axis=1), steps.max(axis=1) + 1
+        places = zip(numbers.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        windows = sorted((*place, i) for i, place in enumerate(places))  # as they lie in the files
+        for number, begin, end, i in windows:
+            path, demo = self._demos[number]
+            file = self._file(path)
             read = file.read_packed if packed else file.read_into
-            begin, end = int(steps.min()), int(steps.max()) + 1
-            if end - begin == len(steps):
+            if end - begin == rows.shape[1]:
                 read(demo, key, taken[i], begin)
             else:  # padded: some are repeated
                 some = np.empty((end - begin, *taken.shape[2:]), taken.dtype)
                 read(demo, key, some, begin)
-                taken[i] = some[steps - begin]
+                taken[i] = some[steps[i] - begin]
 
     def _decode(self, key: str, images: np.ndarray, files: np.ndarray, rows: np.ndarray) -> None:
         for image, file, row in zip(images, files, rows, strict=True):

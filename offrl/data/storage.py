@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ NO_CACHE = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
 NO_CACHE.set_chunk_cache(0, 0, 0.0)
 # HDF5's form of a NumPy type, made once: it takes as long as reading a short array.
 _type_in_memory = cache(h5py.h5t.py_create)
+_space_of = lru_cache(256)(h5py.h5s.create_simple)
 
 
 def create(
@@ -77,7 +78,7 @@ class StoredArray(StepArray):
     """
 
     def __init__(self, dataset: h5py.h5d.DatasetID):
-        self.id, self.dtype = dataset, dataset.dtype
+        self.id, self.dtype, self._is_written = dataset, dataset.dtype, False
         self.shape = tuple(dataset.shape or ())
         self.external = sources(dataset, self.dtype.itemsize)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
@@ -104,9 +105,10 @@ class StoredArray(StepArray):
         return h5py.Dataset(self.id)
 
     def check_written(self) -> None:
-        if self.shape and not is_written(self.id):
+        if not self._is_written and self.shape and not is_written(self.id):
             error = ValueError("not all of it was ever written")
             raise unreadable(*place_of(self.id), error)
+        self._is_written = True
 
     def check_fits(self) -> None:
         if self.nbytes > SMALL:
@@ -125,6 +127,20 @@ class StoredArray(StepArray):
     def _space(self) -> h5py.h5s.SpaceID:
         return self.id.get_space()
 
+    @cached_property
+    def _bytes(self) -> tuple[int, int] | None:
+        """The descriptor of the open file, and where in it all rows lie one after the other as they
+        do in memory; ``None`` if they do not."""
+        file, offset = h5py.h5i.get_file_id(self.id), self.id.get_offset()
+        is_plain = (
+            offset is not None
+            and self.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+            and self.id.get_type() == _type_in_memory(self.dtype)
+            and file.get_create_plist().get_userblock() == 0
+            and file.get_access_plist().get_driver() == h5py.h5fd.SEC2
+        )
+        return (file.get_vfd_handle(), offset) if is_plain else None
+
     def rows(self, start: int, stop: int) -> np.ndarray:
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
         self.read_into(rows, start)
@@ -138,7 +154,13 @@ class StoredArray(StepArray):
         here = there = h5py.h5s.ALL
         try:
             if len(rows) < len(self):
-                here, there = h5py.h5s.create_simple(rows.shape), self._space
+                if self._bytes is not None and rows.dtype == self.dtype:
+                    # HDF5 would take three times as long, and a buffer for each open array.
+                    file, offset = self._bytes
+                    if os.preadv(file, [rows.data], offset + start * rows[0].nbytes) < rows.nbytes:
+                        raise OSError("the file is cut off")
+                    return
+                here, there = _space_of(rows.shape), self._space
                 there.select_hyperslab((start, *[0] * (rows.ndim - 1)), rows.shape)
             self.id.read(here, there, rows, _type_in_memory(rows.dtype))
         except Exception as error:

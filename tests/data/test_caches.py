@@ -15,9 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offrl import config_factory
 from offrl.__main__ import main
 from offrl.data import placement
 from offrl.data.columns import CachedColumn, FileColumn
+from offrl.data.datasets import open_data
 from offrl.data.loader import BatchLoader
 from offrl.data.mapped import mapped_files
 from offrl.data.placement import place_keys
@@ -29,6 +31,11 @@ LENGTHS = (9, 12, 8)
 IMAGE = (8, 10, 3)
 KEYS = ["camera", "speed"]
 CASES = {"plain": None, "chunked": "", "png": "png", "jpeg": "jpeg"}
+
+
+@pytest.fixture(autouse=True)
+def _small_data(monkeypatch):
+    monkeypatch.setattr(placement, "READING", 0)
 
 
 @pytest.fixture(scope="module")
@@ -261,8 +268,32 @@ def test_the_place_of_keys():
         placed("some", 1)
 
 
-def test_a_config_says_where_data_is(files, tmp_path):
-    from offrl import config_factory
+def test_held_out_data_takes_what_the_training_leaves_of_the_cache(files):
+    path = files / "masked.hdf5"
+    path.write_bytes((files / "plain.hdf5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        file["mask/train"], file["mask/valid"] = np.array([b"demo_0", b"demo_1"]), [b"demo_2"]
+    whole = 21 * np.prod(IMAGE) + 4 * 21 * 5
+    for room, are_streamed in ((0.5, (True, True)), (1.1, (False, True)), (2, (False, False))):
+        modalities = {"obs": {"low_dim": ["speed"], "rgb": ["camera"]}}
+        overrides = {
+            "train": {
+                "data": str(path),
+                "cache_gb": room * whole / 1e9,
+                "hdf5_filter_key": "train",
+                "hdf5_validation_filter_key": "valid",
+                "batch_size": 4,
+            },
+            "experiment": {"validate": True},
+            "observation": {"modalities": modalities},
+        }
+        data = open_data(config_factory("bc", overrides), {}, torch.device("cpu"))
+        datasets = data.loader.dataset, data.valid_loader.dataset
+        assert tuple(dataset.is_streamed for dataset in datasets) == are_streamed
+        assert sum(dataset.nbytes for dataset in datasets) <= max(1, room) * whole + 4 * 8 * 5
+
+
+def test_a_config_says_where_data_is():
 
     config = config_factory("bc")
     assert config.train.hdf5_cache_mode == "auto" and config.train.cache_gb is None

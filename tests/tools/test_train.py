@@ -399,7 +399,7 @@ def test_a_dry_run_goes_to_the_first_step_and_writes_nothing(tmp_path, capsys):
     out = capsys.readouterr().out
     for words in ("180 demonstrations, 5430 steps", "54 batches of 100", "in memory:", "weights"):
         assert words in out
-    assert re.search(r"from files: +obs/object [0-9.]+ kB of it kept in memory", out)
+    assert re.search(r"from files: +obs/object, obs/robot0_eef_pos", out)
     assert re.search(r"first batch: +after [0-9.]+ s", out) and "Lift" in out
     assert main(["train", "--config", "pendulum_sac.json", "--dry-run", *place]) == 0
     assert "first batch" not in (out := capsys.readouterr().out) and "algorithm:" in out
