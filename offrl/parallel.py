@@ -71,10 +71,14 @@ def gpu() -> "torch.device":
     return torch.device("cuda")
 
 
+def num_local() -> int:
+    """Count the processes of the training on this machine."""
+    return int(os.environ["LOCAL_WORLD_SIZE"]) if num_ranks() > 1 else 1
+
+
 def num_cores() -> int:
     """Count the CPU cores for each process on this machine, at least one."""
-    num_local = int(os.environ["LOCAL_WORLD_SIZE"]) if num_ranks() > 1 else 1
-    return max(1, len(os.sched_getaffinity(0)) // num_local)
+    return max(1, len(os.sched_getaffinity(0)) // num_local())
 
 
 def share(items: Sequence[T]) -> Sequence[T]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from offrl import parallel
 from offrl.memory import free_memory, in_bytes
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def place_keys(
     if mode not in (None, *get_args(CacheMode)):
         allowed = ", ".join(get_args(CacheMode))
         raise ValueError(f"hdf5_cache_mode: {mode!r}; allowed: null, {allowed}")
-    free = free_memory()
+    free = free_memory() / parallel.num_local()
     room = int(min(free * SHARE, 2**62) if cache_gb is None else cache_gb * 1e9)
     room -= sum(others.values())
     chosen = {"all": sizes, "low_dim": vectors, None: {}, "auto": sizes}[mode]

@@ -138,8 +138,8 @@ def advice(profile: "Profile", training: Any) -> Iterator[str]:
         yield f"{takes['data']}{_remedy(training)}"
     if profile.share("copying") > 0.2 and not is_cpu:
         yield (
-            f"{takes['copying']}: data lies on the GPU if it is held in memory "
-            '(train.hdf5_cache_mode="all") and takes less than half of what is free there'
+            f"{takes['copying']}: data lies on the GPU if it is held in memory or mapped "
+            "(train.cache_gb, train.cache_dir) and takes less than half of what is free there"
         )
     calls = profile.share("preparing", *ARITHMETIC)
     starts_each = training.config.train.engine != "graph"
@@ -189,5 +189,5 @@ def _remedy(training: Any) -> str:
             "train.frame_stack) and fewer observations are less to gather"
         )
     ahead = f"read ahead in processes (train.num_data_workers, now {num_readers(train)})"
-    hold = 'hold it in memory, if it fits (train.hdf5_cache_mode="all"), or '
-    return f" and is read from files: {hold if train.hdf5_cache_mode != 'all' else ''}{ahead}"
+    hold = "hold it in memory (train.cache_gb), map it (train.cache_dir), or "
+    return f" and is read from files: {hold}{ahead}"

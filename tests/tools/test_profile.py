@@ -250,7 +250,7 @@ def test_findings_on_a_gpu_name_what_helps(small_config):
     profile = Profile(10, parts, Part(4.0, 4.0, 4.0), times, [0, 0, 0], [], 90, 300, 0.2)
     parts["optimizer"] = Part(1.1, 1.1, 1.1)
     copying, kernels, logging = advice(profile, training)
-    assert copying.startswith("copying takes 25% of a step") and "hdf5_cache_mode" in copying
+    assert copying.startswith("copying takes 25% of a step") and "train.cache_dir" in copying
     assert "computes in 20% of the time, and a step starts 300 kernels" in kernels
     assert "train.batch_size" in kernels and logging.startswith("logging takes 25%")
     busy = replace(profile, parts={"forward": Part(4.0, 4.0, 1.0)}, gpu_share=0.9)
