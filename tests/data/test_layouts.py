@@ -95,7 +95,7 @@ def test_training_reads_what_was_recorded_in_memory_and_from_files(case, written
             assert differ(found, rows) <= case.error * ("image" in key) + 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_policy_trains_on_it(case, written, small_config, tmp_path):
     path, _ = written
     obs = {"low_dim": [case.vector], "rgb": [case.camera] if case.camera else []}
@@ -129,6 +129,11 @@ def test_commands_read_it(case, written, tmp_path, capsys):
     assert main(["info", str(path)]) == 0
     shown = capsys.readouterr().out
     assert all(key in shown for key in expected[[*expected][0]])
+
+
+@pytest.mark.thorough
+def test_it_is_viewed_and_played_back(case, written, tmp_path):
+    path, _ = written
     assert main(["view", str(path), "--output", str(tmp_path / "view")]) == 0
     if case.camera:
         film = ["playback", str(path), "--use", "images", "--n", "1"]
