@@ -14,6 +14,7 @@ from conftest import SMALL, write_demos
 from offrl import RolloutPolicy, Trainer, config_factory, policy_from_checkpoint
 from offrl.config.build import check_longer
 from offrl.config.files import find_config, parse_override, read_config_file
+from offrl.data.formats.files import open_demos
 from offrl.edits.selection import Condition
 from offrl.envs import make_env
 from offrl.envs.wrappers import Adapted
@@ -52,6 +53,27 @@ class Place:
 
 # ``{folder}`` is where it happens, and ``...`` what other libraries say, or a list of names.
 TABLE = [
+    # layouts of other projects
+    (
+        lambda place: open_demos(place.folder),
+        "{folder}: a folder, but neither of a run (config-*.json) nor of data (meta/info.json, "
+        "data/metadata.json, episode_N.hdf5, meta/episode_ends); name a file in it, or another "
+        "folder",
+    ),
+    (
+        lambda place: open_demos(place.holding("x.tfrecord-00000-of-00001", b"")),
+        "{folder}/x.tfrecord-00000-of-00001: TFRecord files (RLDS) are not read, which takes "
+        "TensorFlow; copy its steps with tensorflow_datasets and offrl.DemoWriter "
+        "(docs/howto/own_data.md)",
+    ),
+    (
+        lambda place: (
+            [place.holding(f"episode_{n}.hdf5", b"") for n in ("1", "01")]
+            and open_demos(place.demos.rename(place.folder / "episode_2.hdf5").parent)
+        ),
+        "{folder}: episode_01.hdf5 and episode_1.hdf5 have one number; rename one, or move it out "
+        "of the folder",
+    ),
     # configs
     (
         lambda place: place.config(train={"batch_sise": 4}),

@@ -17,7 +17,7 @@ from offrl.data.formats.hdf5 import located
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, features, odd_image, unusual, wrong_values
 from offrl.data.separate import StepArray
-from offrl.data.storage import StoredArray, bytes_on_disk
+from offrl.data.storage import bytes_on_disk
 
 TIMED = 3  # demonstrations that are read to tell the time of reading all
 SAMPLED = 64  # images per camera for ranges, unless all are read
@@ -184,12 +184,7 @@ class ArrayFacts:
         self.name = name
         self.shape, self.dtype = tuple(map(int, array.shape[1:])), str(array.dtype)
         self.is_image = len(self.shape) == 3
-        self.storage = "plain"
-        if isinstance(array, StoredArray):
-            dataset = array.dataset
-            filters = [dataset.compression, "checksums" if dataset.fletcher32 else None]
-            filters = [f"{dataset.attrs['frames']} frames"] if array.packed is not None else filters
-            self.storage = ", ".join(filter(None, filters)) or "plain"
+        self.storage = array.storage if isinstance(array, StepArray) else "plain"
         self.bytes_on_disk = self.num_rows = 0
         self._low: Any = None
         self._high: Any = None

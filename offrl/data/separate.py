@@ -58,6 +58,15 @@ class StepArray(ABC):
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
+    def bytes_on_disk(self) -> int:
+        return self.nbytes
+
+    @property
+    def storage(self) -> str:
+        """Say how it is stored, for people."""
+        return "plain"
+
+    @property
     def is_number(self) -> bool:
         """True if it has rows of numbers."""
         return bool(self.shape) and self.dtype.kind in "fiub" and 0 not in self.shape[1:]
@@ -129,6 +138,14 @@ class Part(StepArray):
 
     def read_into(self, rows: np.ndarray, start: int = 0) -> None:
         self._array.read_into(rows, self._first + start)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return self._array.bytes_on_disk * len(self) // max(1, len(self._array))
+
+    @property
+    def storage(self) -> str:
+        return self._array.storage
 
     def check_written(self) -> None:
         self._array.check_written()

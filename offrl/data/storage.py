@@ -110,6 +110,17 @@ class StoredArray(StepArray):
             raise unreadable(*place_of(self.id), error)
         self._is_written = True
 
+    @property
+    def bytes_on_disk(self) -> int:
+        return self.id.get_storage_size()
+
+    @property
+    def storage(self) -> str:
+        if self.packed is not None:
+            return f"{self.dataset.attrs['frames']} frames"
+        filters = [self.dataset.compression, "checksums" if self.dataset.fletcher32 else None]
+        return ", ".join(filter(None, filters)) or "plain"
+
     def check_fits(self) -> None:
         if self.nbytes > SMALL:
             check_memory(self.nbytes, ": ".join(place_of(self.id)))
@@ -206,7 +217,7 @@ def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
 
 def bytes_on_disk(array: Any) -> int:
     """Return the size of an array in its file, or in memory if it is in none."""
-    return array.id.get_storage_size() if isinstance(array, StoredArray) else array.nbytes
+    return array.bytes_on_disk if isinstance(array, StepArray) else array.nbytes
 
 
 def kind_of_step(array: Any) -> str:

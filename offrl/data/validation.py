@@ -20,7 +20,7 @@ from offrl.data.formats.hdf5 import DemoFile, check_text, held_out_key, located,
 from offrl.data.formats.robosuite import RobosuiteRaw
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
 from offrl.data.separate import InMemory, StepArray
-from offrl.data.storage import StoredArray, check_group
+from offrl.data.storage import StoredArray, bytes_on_disk, check_group
 
 
 class Validation:
@@ -200,6 +200,7 @@ class Validation:
             with self._noted(), located(self.path, f"{place}/{key}"):
                 digest.update(key.encode())
                 self.counts.update(arrays=1, bytes=array.nbytes)
+                self._advance(bytes_on_disk(array))
                 self._read_rows(array, key, f"{place}/{key}", digest.update)
                 self._check_steps(f"{place}/{key}", key, array, length)
         if not length:

@@ -192,6 +192,7 @@ ZARR = [
     (rewrite("meta/episode_ends", np.array([7.0, 24.0])), ["meta/episode_ends", "is no list"]),
     (lambda p: link_out(p / "data/state/0.0"), ["data/state/0.0", "--follow-links"]),
     (lambda p: link_out(p / "data/state/.zarray"), ["data/state/.zarray", "--follow-links"]),
+    (lambda p: shutil.rmtree(p / "meta"), ["has no meta/episode_ends"]),
     (as_format_3, ["zarr's format 3", "zarr_format=2"]),
 ]
 TABLE = [

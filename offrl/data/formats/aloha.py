@@ -111,6 +111,14 @@ class _Jpegs(StepArray):
             self.shape = (len(files), image.height, image.width, 3)
         check_memory(math.prod(self.shape[1:]), f"{place}: an image")
 
+    @property
+    def bytes_on_disk(self) -> int:
+        return self._files.bytes_on_disk
+
+    @property
+    def storage(self) -> str:
+        return "jpeg files"
+
     def rows(self, start: int, stop: int) -> np.ndarray:
         images = np.empty((stop - start, *self.shape[1:]), np.uint8)
         for i, file in enumerate(self._files.rows(start, stop)):
@@ -139,7 +147,7 @@ def is_aloha(path: Path, file: h5py.File | None) -> bool:
     """Say whether a folder has files of episodes, or a file is one."""
     if file is None:
         return path.is_dir() and any(path.glob("episode_*.hdf5"))
-    return "action" in file and isinstance(file.get("observations"), h5py.Group)
+    return isinstance(file.get("observations"), h5py.Group)  # of D4RL it is an array
 
 
 def _name(path: Path) -> str:

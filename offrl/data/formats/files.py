@@ -66,13 +66,13 @@ LAYOUTS = (
     ),
     Layout(
         "ACT and ALOHA",
-        "action and observations/",
+        "episode_N.hdf5, or the group observations",
         is_aloha,
         lambda path, swmr: AlohaEpisodes(path),
     ),
     Layout(
         "Diffusion Policy",
-        "meta/episode_ends",
+        "meta/episode_ends, or .zgroup",
         lambda path, file: is_replay_buffer(path),
         lambda path, swmr: ReplayBufferEpisodes(path),
     ),

@@ -37,9 +37,12 @@ class ReplayBufferEpisodes(SeparateArrays):
         super().__init__()
         self.path = path
         self._files = FolderFiles(path) if path.is_dir() else ZipFiles(path)
-        if not self._files.has(f"{ENDS}/.zarray"):
+        if self._files.has("zarr.json"):
             remedy = "write it again with zarr_format=2"
             raise ValueError(f"{path}: is in zarr's format 3, and offrl reads format 2; {remedy}")
+        if not self._files.has(f"{ENDS}/.zarray"):
+            has = ", ".join(sorted(self._files.names())) or "no arrays"
+            raise ValueError(f"{path}: has no {ENDS}, as Diffusion Policy's data has; it has {has}")
         chunks = Chunks()
         ends = ZarrArray(self._files, ENDS, chunks)
         self._ranges = self._episodes(ends.rows(0, len(ends)), ends.dtype)
@@ -94,8 +97,8 @@ class ReplayBufferEpisodes(SeparateArrays):
 
 
 def is_replay_buffer(path: Path) -> bool:
-    """Say whether a folder or a zip file is such a group, in zarr's format 2 or 3."""
-    marks = (f"{ENDS}/.zarray", f"{ENDS}/zarr.json")
+    """Say whether a folder or a zip file is a group in zarr's format 2 or 3."""
+    marks = (f"{ENDS}/.zarray", ".zgroup", "zarr.json")
     if path.is_dir():
         return any((path / mark).is_file() for mark in marks)
     if path.suffix != ".zip" or not path.is_file():

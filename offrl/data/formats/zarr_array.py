@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ class ZarrFiles(ABC):
     @abstractmethod
     def names(self) -> set[str]:
         """List the arrays: paths of folders that have a ``.zarray``."""
+
+    @abstractmethod
+    def bytes_of(self, name: str) -> int:
+        """Return the bytes that an array takes."""
 
     @abstractmethod
     def _size(self, name: str) -> int | None:
@@ -78,6 +83,9 @@ class FolderFiles(ZarrFiles):
             for found in (self.path / group).glob("*/.zarray")
         }
 
+    def bytes_of(self, name: str) -> int:
+        return sum(path.stat().st_size for path in (self.path / name).rglob("*"))
+
     def _size(self, name: str) -> int | None:
         path = inside(self.path / name, self.path, place=f"{self.path}: {name}")
         return path.stat().st_size if path.exists() else None
@@ -98,6 +106,11 @@ class ZipFiles(ZarrFiles):
     def names(self) -> set[str]:
         end = "/.zarray"
         return {name.removesuffix(end) for name in self._sizes if name.endswith(end)}
+
+    def bytes_of(self, name: str) -> int:
+        return sum(
+            x.compress_size for x in self._zip.infolist() if x.filename.startswith(f"{name}/")
+        )
 
     def close(self) -> None:
         self._zip.close()
@@ -163,6 +176,14 @@ class ZarrArray(StepArray):
         self._others = [range(number) for number in grid[1:]]
         if self.shape[0]:
             self._check_there([number - 1 for number in grid])
+
+    @cached_property
+    def bytes_on_disk(self) -> int:
+        return self._files.bytes_of(self._name)
+
+    @property
+    def storage(self) -> str:
+        return self._codec or "plain"
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         shape = (stop - start, *self.shape[1:])
