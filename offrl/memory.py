@@ -2,9 +2,17 @@
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of a container, cgroup v2 and v1
+GROUPS = Path("/sys/fs/cgroup")  # Linux' control groups: of containers, and of jobs on a cluster
+# Of each version: the folder, its files with the limit and the usage in bytes, and a prefix of
+# figures that count the groups below one.
+GROUP_FILES = {
+    "2": ("", "memory.max", "memory.current", ""),
+    "1": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+}
 SMALL = 2**24  # bytes; smaller sizes are not checked
 
 
@@ -22,9 +30,25 @@ def free_memory() -> float:
     parts = (line.partition(":") for line in lines)
     system = {name: int(rest.split()[0]) * 1024 for name, _, rest in parts}
     free = system.get("MemAvailable", math.inf) + system.get("SwapFree", 0)
-    limits = [Path("/sys/fs/cgroup") / name for name in GROUP_LIMITS]
-    own = [int(text) for p in limits if p.exists() and (text := p.read_text().strip()).isdigit()]
-    return min([free, *(limit - resident_bytes() for limit in own)])
+    return min([free, *_rooms_of_groups()])
+
+
+def _rooms_of_groups() -> Iterator[int]:
+    """Yield the bytes that each control group of this process, and those above it, can still use;
+    files that the system keeps in memory give way."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    for number, controllers, name in (line.split(":", 2) for line in lines):
+        if number != "0" and "memory" not in controllers.split(","):
+            continue
+        folder, limit, usage, total = GROUP_FILES["2" if number == "0" else "1"]
+        own = Path(name.strip("/"))
+        for group in (GROUPS / folder / part for part in (own, *own.parents)):
+            with suppress(OSError, ValueError, KeyError):  # no limit, or not to be seen from here
+                lines = (group / "memory.stat").read_text().splitlines()
+                figures = dict(line.split() for line in lines)
+                files = sum(int(figures[f"{total}{kind}_file"]) for kind in ("active", "inactive"))
+                used = int((group / usage).read_text()) - files
+                yield int((group / limit).read_text()) - used
 
 
 def check_memory(num_bytes: float, place: str, remedy: str = "take a machine with more") -> None:

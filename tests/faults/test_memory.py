@@ -2,10 +2,15 @@
 looked at in pieces."""
 
 import json
+import os
+import sys
 import zipfile
+from contextlib import suppress
+from pathlib import Path
 
 import h5py
 import numpy as np
+import programs
 import pytest
 from conftest import write_demos
 from conversions import write_source
@@ -17,6 +22,7 @@ from offrl.data.formats import lerobot_index
 from offrl.data.formats.files import open_demos, open_episodes
 from offrl.data.info import DataInfo
 from offrl.data.validation import Validation
+from offrl.memory import GROUP_FILES, GROUPS
 
 pytestmark = pytest.mark.slow
 
@@ -162,3 +168,38 @@ def test_checkpoints_are_measured_too(tmp_path, monkeypatch):
     monkeypatch.setattr("offrl.memory.free_memory", lambda: 2**20)
     with pytest.raises(ValueError, match=r"packed.pth takes 33.6 MB of memory"):
         read_checkpoint(path)
+
+
+@pytest.fixture
+def small_group():
+    """A control group below this process's own, with a limit of 512 MB; only root can make one."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines() if sys.platform == "linux" else []
+    for number, controllers, name in (line.split(":", 2) for line in lines):
+        folder, limit, *_ = GROUP_FILES["2" if number == "0" else "1"]
+        group = GROUPS / folder / name.strip("/") / f"offrl_test_{os.getpid()}"
+        if number == "0" or "memory" in controllers.split(","):
+            with suppress(OSError):
+                group.mkdir()
+                try:
+                    (group / limit).write_text(str(2**29))
+                    yield group
+                    return
+                finally:
+                    group.rmdir()
+    pytest.skip("no control group can be made here")
+
+
+def test_the_limit_of_a_control_group_counts(small_group):
+    script = (
+        "import os, sys\n"
+        "from offrl.memory import free_memory\n"
+        f"open({str(small_group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+        "first = free_memory()\n"
+        "taken = bytearray(2**27)\n"
+        "taken[::4096] = bytes(2**15)\n"
+        "print(first, free_memory())\n"
+    )
+    done = programs.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    first, later = map(float, done.stdout.split())
+    assert 2**28 < first <= 2**29
+    assert 0.9 * 2**27 < first - later < 1.2 * 2**27
