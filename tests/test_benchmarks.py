@@ -34,9 +34,10 @@ SMALLEST = [
     *(f"throughput --policy {policy} --repeats 1 --steps 1" for policy in POLICIES),
     "view --repeats 1 --rendered 1 --episodes 300",
 ]
-# They need robomimic or hours; what all others share has no contest of its own.
+# They need robomimic, LeRobot or hours; what all others share has no contest of its own.
 OTHERS = {
     "finetune",
+    "lerobot_loader",
     "parity",
     "record",
     "results",

@@ -113,6 +113,7 @@ def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> Se
         "obs_keys": sorted(obs_keys(config)),
         "discount": getattr(config.algo, "discount", 1.0),
         "subgoal_steps": getattr(config.algo, "subgoal_steps", None),
+        "obs_steps": getattr(config.algo, "obs_steps", None),
         "rewards": train.rewards.to_dict(),
         "goal_shares": train.goal_shares.to_dict(),
         "get_pad_mask": train.seq_length > 1 or train.frame_stack > 1,

@@ -62,7 +62,7 @@ class SequenceDataset(WindowDataset):
     rewards: as ``train.rewards``.
     reward_stats: normalise rewards by these statistics, not by the data's own.
     discount: of the rewards in the dataset key ``returns``, which is computed (``COMPUTED``).
-    subgoal_steps: as ``WindowDataset`` says.
+    subgoal_steps, obs_steps: as ``WindowDataset`` says.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class SequenceDataset(WindowDataset):
         cache_dir: str | None = None,
         images: Sequence[Mapping[str, Sequence[Form]]] | None = None,
         instructions: Mapping[str, np.ndarray] | None = None,
+        obs_steps: int | None = None,
     ):
         goals = make_goals(goal_mode, goal_shares, goal_discount, goal_rewards)
         _check_choices(goal_rewards, dataset_keys)
@@ -129,7 +130,7 @@ class SequenceDataset(WindowDataset):
                 self._warn_of_breaks(obs_keys)
         keys = (*dataset_keys, *action_keys, "actions")
         window = Window(frame_stack, seq_length, pad_frame_stack, pad_seq_length)
-        choices = (get_pad_mask, goals, load_next_obs, subgoal_steps)
+        choices = (get_pad_mask, goals, load_next_obs, subgoal_steps, obs_steps)
         super().__init__(self.store, obs_keys, keys, window, *choices)
         self._check_windows(wants_next)
         for key in COMPUTED.keys() & {*dataset_keys}:

@@ -144,6 +144,8 @@ class WindowDataset(Dataset):
         if that is nearer; ``high_goal_obs/KEY`` ``[...]``, any later state; and
         ``waypoint_obs/KEY`` ``[frame_stack, ...]``, ``k`` steps towards that, or itself if it is
         nearer.
+    obs_steps: the steps of a window, from the first on, of which ``obs`` and ``next_obs`` are
+        taken. ``None``: all.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class WindowDataset(Dataset):
         goals: Goals | None = None,
         load_next_obs: bool = True,
         subgoal_steps: int | None = None,
+        obs_steps: int | None = None,
     ):
         self.store = store
         self.obs_keys = tuple(sorted(obs_keys))
@@ -165,6 +168,7 @@ class WindowDataset(Dataset):
         self.goals = goals
         self.load_next_obs = load_next_obs
         self.subgoal_steps = subgoal_steps
+        self.obs_steps = obs_steps
         self.make_windows()
 
     def make_windows(self) -> None:
@@ -238,10 +242,11 @@ class WindowDataset(Dataset):
         """
         windows, columns = self._windows, self.store.columns
         rows = windows.rows(indices)
+        seen = rows[:, : self.obs_steps]
         batch: dict[str, Any] = {key: columns[key].take(rows) for key in self.dataset_keys}
-        batch["obs"] = {key: columns[f"obs/{key}"].take(rows) for key in self.obs_keys}
+        batch["obs"] = {key: columns[f"obs/{key}"].take(seen) for key in self.obs_keys}
         if self.load_next_obs:
-            batch["next_obs"] = self._next_obs(rows, indices)
+            batch["next_obs"] = self._next_obs(seen, indices)
         if draws is None:
             draws = torch.rand(len(indices), self.num_draws, dtype=torch.float64)
         draws = draws.to(self.device)
@@ -255,7 +260,7 @@ class WindowDataset(Dataset):
         if self.get_pad_mask:
             batch["pad_mask"] = (rows == windows.steps(indices))[..., None]
             for group in {"obs", "next_obs"} & batch.keys():
-                batch[group]["pad_mask"] = batch["pad_mask"]
+                batch[group]["pad_mask"] = batch["pad_mask"][:, : self.obs_steps]
         return batch
 
     def __getitem__(self, index: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from offrl.data.datasets import make_dataset
 from offrl.data.sequence import SequenceDataset
 
 KEYS = ("position", "speed")
@@ -130,6 +131,25 @@ def test_images_stay_in_the_file_if_asked(tmp_path):
         window = dataset[3]["obs"]["image"]
         assert window.dtype == np.uint8
         np.testing.assert_array_equal(window, images[3:5])
+
+
+def test_observations_of_the_first_steps_alone_are_taken(demos):
+    options = {"frame_stack": 2, "seq_length": 5, "get_pad_mask": True}
+    whole, part = (SequenceDataset(demos, ["position"], obs_steps=n, **options) for n in (None, 2))
+    indices = torch.arange(len(whole))
+    expected, found = whole.get_batch(indices), part.get_batch(indices)
+    assert torch.equal(found["actions"], expected["actions"]) and found["actions"].shape[1] == 6
+    for group in ("obs", "next_obs"):
+        for key, values in expected[group].items():
+            assert torch.equal(found[group][key], values[:, :2])
+
+
+def test_policies_of_chunks_see_the_first_observations(small_config):
+    config = small_config(algo_name="act")
+    batch = make_dataset(config, {}).get_batch(torch.arange(3))
+    horizon = config.algo.horizon
+    assert batch["obs"]["position"].shape[1] == horizon.observation_horizon
+    assert batch["actions"].shape[1] == config.train.frame_stack - 1 + config.train.seq_length
 
 
 def test_memory_is_that_of_the_data(demos):

@@ -52,6 +52,11 @@ class ChunkConfig(AlgoConfig):
     weight exp(-temporal_ensemble * i). With an action_horizon of 1 all chunks that overlap count.
     null: play the newest chunk."""
 
+    @property
+    def obs_steps(self) -> int:
+        """The steps of a window, from the first on, of which the policy sees observations."""
+        return self.horizon.observation_horizon
+
 
 class ChunkPolicy(PolicyAlgo):
     """A policy that predicts chunks.
