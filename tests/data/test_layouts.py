@@ -310,6 +310,28 @@ def test_rlds_is_recognised_and_refused_with_what_helps(tmp_path, capsys, comman
         assert "offrl.DemoWriter" in said.out + said.err
 
 
+def test_links_of_a_hubs_cache_are_followed_into_its_blobs_alone(case, tmp_path):
+    cache, elsewhere = tmp_path / "datasets--a--b", tmp_path / "elsewhere"
+    commit, blobs = cache / "snapshots/0a1b", cache / "blobs"
+    for folder in (commit, blobs, elsewhere):
+        folder.mkdir(parents=True)
+    path = commit / case.name
+    expected = case.write(path)
+    files = [file for file in commit.rglob("*") if file.is_file()]
+    for i, file in enumerate(files):
+        file.rename(blobs / str(i))
+        file.symlink_to(blobs / str(i))
+    with open_episodes(path) as episodes:
+        assert [*map(len, map(episodes.trajectory, expected))]
+    if path.is_dir() or len(files) > 1:  # the given file itself may be a link to anywhere
+        other = next(file for file in files if file != path and file.name != ".zgroup")
+        (elsewhere / "x").write_bytes(other.read_bytes())
+        other.unlink()
+        other.symlink_to(elsewhere / "x")
+        with pytest.raises(ValueError, match="--follow-links"), open_episodes(path) as episodes:
+            [*map(episodes.trajectory, expected)]
+
+
 def test_shipped_data_is_read_without_a_word(caplog):
     with caplog.at_level(logging.INFO, "offrl"):
         open_demos(ROOT / "datasets/lift/low_dim.hdf5").close()

@@ -73,7 +73,7 @@ LAYOUTS = (
     Layout(
         "Diffusion Policy",
         "meta/episode_ends, or .zgroup",
-        lambda path, file: is_replay_buffer(path),
+        lambda path, file: file is None and is_replay_buffer(path),
         lambda path, swmr: ReplayBufferEpisodes(path),
     ),
     Layout(

@@ -150,10 +150,8 @@ def read_index(folder: Path) -> Index:
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """Find a file of a folder. In a hub's cache, ``snapshots/COMMIT`` links to ``blobs``."""
-    root = folder.resolve()
-    blobs = [root.parents[1] / "blobs"] if root.parent.name == "snapshots" else []
-    return inside(root / name, root, *blobs, place=f"{folder}: {name}")
+    """Find a file of a folder."""
+    return inside(folder.resolve() / name, folder, place=f"{folder}: {name}")
 
 
 def read_text(path: Path, folder: Path) -> str:

@@ -101,7 +101,7 @@ def is_replay_buffer(path: Path) -> bool:
     marks = (f"{ENDS}/.zarray", ".zgroup", "zarr.json")
     if path.is_dir():
         return any((path / mark).is_file() for mark in marks)
-    if path.suffix != ".zip" or not path.is_file():
+    if not zipfile.is_zipfile(path):
         return False
     with located(path, "the list of its files"), zipfile.ZipFile(path) as file:
         return not {*marks}.isdisjoint(file.namelist())
