@@ -66,7 +66,8 @@ class Film:
 
 
 class OpenFilm:
-    """A film file that is open to read frames out of it."""
+    """A film file that is open to read frames out of it: its ``size`` (height, width), ``codec``
+    and ``num_frames``, by its header."""
 
     def __init__(self, path: Path):
         self.path, av = path, _av()
@@ -75,6 +76,7 @@ class OpenFilm:
             self._stream = self._container.streams.video[0]
             self._stream.codec_context.thread_count = 1  # a pool for each open film costs more
             self.size = self._stream.height, self._stream.width
+            self.codec, self.num_frames = self._stream.codec.canonical_name, self._stream.frames
         # One converter for all frames: making one per frame takes longer than decoding.
         self._colours = av.video.reformatter.VideoReformatter()
 
@@ -84,7 +86,7 @@ class OpenFilm:
         stream = self._stream
         with located(self.path, f"the film from {start:g} s on"):
             rate = float(stream.average_rate or fps)
-            if stream.frames > 1 and abs(rate / fps - 1) > TOLERANCE:
+            if self.num_frames > 1 and abs(rate / fps - 1) > TOLERANCE:
                 raise ValueError(f"it has {rate:g} frames a second, but the steps' fps is {fps:g}")
             if stream.duration is not None:
                 end = float(stream.duration * stream.time_base)

@@ -166,10 +166,10 @@ class Tables:
         file: _File = self._files.get(path, lambda: _File(path, self._names), lambda _: 1)
         return file
 
-    def check(self, path: Path, name: str) -> None:
-        """Raise ``ValueError`` if a file lacks the images of a feature."""
+    def step_bytes(self, path: Path, name: str) -> float:
+        """Return the bytes of a step's image in a file; ``ValueError`` if that lacks the images."""
         with located(path, "the steps"):
-            _refuse_lack(self._file(path).content, [name])
+            return self._file(path).step_bytes(name)
 
     def image_files(self, path: Path, name: str, rows: np.ndarray) -> Iterator[bytes]:
         """Yield the content of the image file in each of the ``rows`` of a file."""
@@ -207,6 +207,7 @@ class _File:
         sizes = np.cumsum([0, *(table_bytes(self.content, [k], names) for k in range(len(groups)))])
         self._ends = np.append(np.flatnonzero(np.diff(sizes // PART_BYTES)), len(groups) - 1)
         self._first, self._last = np.array(ranges, float).reshape(-1, 2).T
+        self._step_bytes: dict[str, float] = {}
 
     def part(self, number: int) -> range:
         """Return the row groups of the part that holds an episode."""
@@ -215,6 +216,14 @@ class _File:
             return range(0)
         begins = (int(end) + 1 for end in self._ends if end < groups[0])
         return range(max(begins, default=0), int(min(self._ends[self._ends >= groups[-1]])) + 1)
+
+    def step_bytes(self, name: str) -> float:
+        """Return the bytes of a step in a column; ``ValueError`` if there is no such column."""
+        if name not in self._step_bytes:
+            _refuse_lack(self.content, [name])
+            num_bytes = table_bytes(self.content, range(self.content.num_row_groups), [name])
+            self._step_bytes[name] = num_bytes / max(1, self.begins[-1])
+        return self._step_bytes[name]
 
 
 def _refuse_lack(file: Any, names: Sequence[str]) -> None:
@@ -271,6 +280,15 @@ class FilmArray(StepArray):
     def rows(self, start: int, stop: int) -> np.ndarray:
         return self._film().frames(self._start, start, stop, self._fps)
 
+    @property
+    def bytes_on_disk(self) -> int:
+        share = len(self) / max(len(self), self._film().num_frames)
+        return int(share * self._path.stat().st_size)
+
+    @property
+    def storage(self) -> str:
+        return f"{self._film().codec} film"
+
 
 class ImageArray(StepArray):
     """The images ``[T, H, W, 3]`` of an episode in a Parquet file (or in files that it names),
@@ -279,11 +297,20 @@ class ImageArray(StepArray):
     dtype = np.dtype(np.uint8)
 
     def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: Part):
-        tables.check(path, part.feature)
+        step_bytes = tables.step_bytes(path, part.feature)
         self._tables, self._path, self._name = tables, path, part.feature
         steps = tables.steps(path, episode["episode_index"])
         self._rows = steps.first_row + steps.rows(episode["episode_index"], episode["length"])
         self.shape = len(self._rows), *part.shape
+        self._bytes = int(step_bytes * len(self))
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return self._bytes
+
+    @property
+    def storage(self) -> str:
+        return "image files"
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         from PIL import Image
