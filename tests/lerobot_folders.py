@@ -136,6 +136,8 @@ def _write_old(folder, rows, tables, films, fps):
 def _write_new(folder, rows, tables, films, fps):
     """Two episodes in the first files, the others in the second ones."""
     for file, part in enumerate((slice(0, 2), slice(2, None))):
+        if not rows[part]:
+            continue
         place = {"chunk_index": 0, "file_index": file}
         _save(folder / V3["data_path"].format(**place), pyarrow.concat_tables(tables[part]))
         film = None

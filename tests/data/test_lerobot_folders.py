@@ -3,13 +3,16 @@
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import train_completely
-from lerobot_folders import CAMERA, LENGTHS, TASKS, VERSIONS, write_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lerobot_folders import CAMERA, LENGTHS, TASKS, VERSIONS, make_episodes, parquet, write_folder
 from read_with_lerobot import read_theirs
 
 from offrl import Trainer
@@ -62,6 +65,38 @@ def test_all_that_is_there_is_read(version, kind, tmp_path):
             for start, stop in ((0, 1), (3, 5), (len(episode[CAMERA]) - 1, len(episode[CAMERA]))):
                 rows = file.array(demo, FRONT).rows(start, stop)
                 np.testing.assert_array_equal(rows, found[FRONT][start:stop])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    version=st.sampled_from(VERSIONS),
+    group=st.integers(1, 12),
+    part_bytes=st.integers(1, 2000),
+    kept=st.integers(1, 2000),
+    shuffled=st.booleans(),
+    data=st.data(),
+)
+def test_tables_are_read_in_any_parts(lengths, version, group, part_bytes, kept, shuffled, data):
+    """Whatever their row groups, and the order of their rows."""
+    episodes = make_episodes(lengths, size=16)
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        folder = Path(place, "set")
+        write_folder(folder, version, "image", episodes=episodes)
+        for path in folder.glob("data/*/*.parquet"):
+            table = parquet.read_table(path)
+            if shuffled:
+                table = table.take(np.random.default_rng(0).permutation(len(table)))
+            parquet.write_table(table, path, row_group_size=group)
+        for name, value in (("PART_BYTES", part_bytes), ("STEPS_BYTES", kept), ("OPEN_FILES", 1)):
+            patch.setattr(f"offrl.data.formats.lerobot_steps.{name}", value)
+        with open_demos(folder) as file:
+            order = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=12))
+            for k in [*order, *range(len(lengths))]:
+                begin = data.draw(st.integers(0, lengths[k] - 1))
+                for key, name in ((FRONT, CAMERA), ("actions", "action")):
+                    rows = file.array(f"demo_{k}", key).rows(begin, lengths[k])
+                    np.testing.assert_array_equal(rows, episodes[k][name][begin:])
 
 
 @pytest.mark.parametrize("kind", KINDS)
