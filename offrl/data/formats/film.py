@@ -67,14 +67,18 @@ class Film:
 
 class OpenFilm:
     """A film file that is open to read frames out of it: its ``size`` (height, width), ``codec``
-    and ``num_frames``, by its header."""
+    and ``num_frames``, by its header.
 
-    def __init__(self, path: Path):
+    threads: that decode; 0: one for each core. More than one take memory, and time to start.
+    """
+
+    def __init__(self, path: Path, threads: int = 1):
         self.path, av = path, _av()
         with located(path, "the film"):
             self._container = av.open(str(path))
             self._stream = self._container.streams.video[0]
-            self._stream.codec_context.thread_count = 1  # a pool for each open film costs more
+            self._stream.codec_context.thread_count = threads
+            self._stream.thread_type = "AUTO"
             self.size = self._stream.height, self._stream.width
             self.codec, self.num_frames = self._stream.codec.canonical_name, self._stream.frames
         # One converter for all frames: making one per frame takes longer than decoding.

@@ -18,6 +18,7 @@ from offrl.memory import check_memory
 
 CHANNELS = ("c", "channel", "channels")
 OPEN_FILES = 64
+MANY_FRAMES = 64  # that several threads decode
 STEPS_BYTES, PART_BYTES = 2**27, 2**23  # of numbers that stay in memory, and are read at once
 IMAGE_BYTES = 2**28  # of images as they are stored that stay in memory
 
@@ -278,7 +279,8 @@ class FilmArray(StepArray):
         return film
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        return self._film().frames(self._start, start, stop, self._fps)
+        film = self._film() if stop - start < MANY_FRAMES else OpenFilm(self._path, threads=0)
+        return film.frames(self._start, start, stop, self._fps)
 
     @property
     def bytes_on_disk(self) -> int:
