@@ -15,7 +15,8 @@ class DatasetConfig(Section):
     path: str
     """File or folder of demonstrations, or minari:NAME for one of Minari's datasets."""
     filter_key: str | None = None
-    """Train on the demonstrations under this filter key. null: train.hdf5_filter_key."""
+    """Train on the demonstrations under this filter key; of a LeRobot folder also on a range of
+    episodes, "0:40". null: train.hdf5_filter_key."""
     demo_limit: Count | None = None
     """Number of demonstrations to use, from the first one on. null: all of them."""
     top_share: float | None = Field(None, gt=0, le=1)

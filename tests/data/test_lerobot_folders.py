@@ -169,6 +169,13 @@ def test_tasks_are_instructions(tmp_path):
     expected = np.repeat([0, 1, 0, 7], [*LENGTHS, sum(LENGTHS)])
     assert batch["obs"]["lang_emb"][:, 0, 0].tolist() == expected.tolist()
     assert batch["obs"]["lang_emb"].shape == (2 * sum(LENGTHS), 1, 4)
+    path = tmp_path / "one/data/chunk-000/file-001.parquet"  # of the third episode
+    table = parquet.read_table(path)
+    at = table.column_names.index("task_index")
+    parquet.write_table(table.set_column(at, "task_index", [np.arange(LENGTHS[2]) % 2]), path)
+    batch = SequenceDataset(tmp_path / "one", ["lang_emb"], **options | {"constants": None})
+    found = batch.get_batch(torch.arange(sum(LENGTHS)))["obs"]["lang_emb"][-LENGTHS[2] :, 0, 0]
+    assert found.tolist() == (np.arange(LENGTHS[2]) % 2).tolist()  # one for each step
     with pytest.raises(ValueError, match="one: the task_index 1 is 'close it', which has no emb"):
         SequenceDataset(paths, ["lang_emb"], instructions={TASKS[0]: np.zeros(4)})
 

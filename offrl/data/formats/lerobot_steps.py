@@ -24,20 +24,21 @@ IMAGE_BYTES = 2**28  # of images as they are stored that stay in memory
 
 
 class Recent:
-    """The values that were asked for last, of at most ``limit`` in all by their sizes."""
+    """The values that were asked for last, of at most ``limit`` in all by their ``size``."""
 
-    def __init__(self, limit: int):
-        self._limit, self._total = limit, 0
+    def __init__(self, limit: int, size: Callable[[Any], int] = lambda value: 1):
+        self._limit, self._size, self._total = limit, size, 0
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], Any], size: Callable[[Any], int]) -> Any:
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return the value of ``key``; ``make`` it if need be."""
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key][0]
         value = make()
-        self._values[key] = value, size(value)
-        self._total += size(value)
+        size = self._size(value)
+        self._values[key] = value, size
+        self._total += size
         self._drop(self._limit)
         return value
 
@@ -100,9 +101,9 @@ class Steps:
             rows = self._order[first:last]
             if "timestamp" in self._table.column_names or "timestamp" in self._arrays:
                 times = self.values("timestamp", ())[rows]
-                late = np.abs(times * self._fps - np.arange(length)) > 0.5
-                if late.any():
-                    step = int(np.argmax(late))
+                is_right = np.abs(times * self._fps - np.arange(length)) <= 0.5
+                if not is_right.all():
+                    step = int(np.argmin(is_right))
                     words = f"but fps in {INFO} is {self._fps:g}"
                     raise ValueError(f"the timestamp of step {step} is {times[step]:g} s, {words}")
         return rows
@@ -135,8 +136,10 @@ class Tables:
 
     def __init__(self, folder: Path, names: Sequence[str], fps: float):
         self._folder, self._names, self._fps = folder, names, fps
-        self._files, self._steps = Recent(OPEN_FILES), Recent(STEPS_BYTES)
-        self._images = Recent(IMAGE_BYTES)
+        self._files = Recent(OPEN_FILES)
+        self._steps, self._images = (
+            Recent(limit, lambda table: int(table.nbytes)) for limit in (STEPS_BYTES, IMAGE_BYTES)
+        )
         self._places: dict[tuple[Path, int], range] = {}  # row groups of episodes
 
     def clear(self) -> None:
@@ -154,8 +157,7 @@ class Tables:
             if (path, number) not in self._places:
                 self._places[path, number] = self._file(path).part(number)
             groups = self._places[path, number]
-            read = partial(self._read, path, groups)
-            found: Steps = self._steps.get((path, groups), read, lambda steps: steps.nbytes)
+            found: Steps = self._steps.get((path, groups), partial(self._read, path, groups))
             return found
 
     def _read(self, path: Path, groups: range) -> Steps:
@@ -164,7 +166,7 @@ class Tables:
         return Steps(path, table, int(file.begins[groups.start]), self._fps)
 
     def _file(self, path: Path) -> "_File":
-        file: _File = self._files.get(path, lambda: _File(path, self._names), lambda _: 1)
+        file: _File = self._files.get(path, lambda: _File(path, self._names))
         return file
 
     def step_bytes(self, path: Path, name: str) -> float:
@@ -190,7 +192,7 @@ class Tables:
         def read() -> Any:
             return read_table(file.content, f"{file.path}: {name}", [k], [name])[name]
 
-        return self._images.get((file.path, k, name), read, lambda column: int(column.nbytes))
+        return self._images.get((file.path, k, name), read)
 
 
 class _File:
@@ -236,12 +238,8 @@ class NumberArray(StepArray):
     """The numbers ``[T, ...]`` of an episode in a Parquet file."""
 
     def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: Part):
-        self._tables, self._path, self._number, self._part = (
-            tables,
-            path,
-            episode["episode_index"],
-            part,
-        )
+        self._tables, self._path, self._part = tables, path, part
+        self._number = episode["episode_index"]
         steps = tables.steps(path, self._number)
         self._rows = steps.rows(self._number, episode["length"])
         self.shape = len(self._rows), *part.shape
@@ -275,7 +273,7 @@ class FilmArray(StepArray):
         film.check(self._start, len(self), fps)
 
     def _film(self) -> OpenFilm:
-        film: OpenFilm = self._films.get(self._path, lambda: OpenFilm(self._path), lambda _: 1)
+        film: OpenFilm = self._films.get(self._path, lambda: OpenFilm(self._path))
         return film
 
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -332,12 +330,11 @@ class ImageArray(StepArray):
 def image_size(shape: tuple[int, ...], names: Any) -> tuple[int, ...]:
     """Return the size ``(H, W, 3)`` of the images of a feature, which may name channels first;
     ``()`` if they have not three channels."""
-    if isinstance(names, Sequence) and len(names) == 3 and len(shape) == 3:
-        first = str(names[0]).lower() in CHANNELS
-    else:
-        first = shape[:1] == (3,)
-    size = (*shape[1:], shape[0]) if first else shape
-    return size if len(size) == 3 and size[2] == 3 and min(size) > 0 else ()
+    if len(shape) != 3 or min(shape) < 1 or 3 not in (shape[0], shape[2]):
+        return ()
+    named_first = isinstance(names, Sequence) and str(*names[:1]).lower() in CHANNELS
+    is_first = shape[0] == 3 and (shape[2] != 3 or named_first)
+    return (*shape[1:], 3) if is_first else shape
 
 
 def _refuse_size(size: tuple[int, ...], shape: tuple[int, ...]) -> None:
