@@ -74,6 +74,7 @@ def image_loader(path: str, cache_gb: float | None, num_workers: int) -> BatchLo
         load_next_obs=False,
         hdf5_cache_mode="auto",
         cache_gb=cache_gb,
+        num_readers=num_workers,
     )
     return BatchLoader(dataset, BATCH_SIZE, seed=0, num_workers=num_workers)
 

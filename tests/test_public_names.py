@@ -94,7 +94,7 @@ SIGNATURES = {
         "filter_by_attribute=None, load_next_obs=True, demo_limit=None, top_share=None, "
         "action_stats=None, rewards=None, reward_stats=None, constants=None, discount=1.0, "
         "goal_shares=None, goal_discount=0.99, goal_rewards=False, subgoal_steps=None, "
-        "cache_gb=None, cache_dir=None, images=None, instructions=None, "
+        "cache_gb=None, cache_dir=None, num_readers=0, images=None, instructions=None, "
         "obs_steps=None"
     ),
     "offrl.data.sequence.SequenceDataset.get_batch": "self, indices, draws=None",

@@ -114,8 +114,8 @@ class TrainConfig(Section):
     they are read from the file all the time. "auto": all if it fits (train.cache_gb), else as much
     as does. Batches are the same in every mode."""
     cache_gb: float | None = Field(None, gt=0)
-    """Memory for data with hdf5_cache_mode "auto", in GB (10^9 bytes), of which 0.1 is left to a
-    process that reads. null: half of what is free."""
+    """Memory for data with hdf5_cache_mode "auto", in GB (10^9 bytes), of which each process that
+    reads takes 0.125. null: half of what is free."""
     cache_dir: str | None = None
     """Folder for images as they are in memory, from which later trainings on the same data start at
     once, and which may be larger than memory. offrl cache --clear empties it. null: none."""

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Take = Callable[[np.ndarray, np.ndarray], None]  # fills ``[B, T, ...]`` with rows ``[B, T]``
+# Fills the windows ``[N]`` of ``[B, T, ...]`` with the rows ``[B, T]``.
+Fill = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 
 class Column:
@@ -75,13 +76,13 @@ class StreamedColumn(Column):
         """The bytes of one row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def fill(self, taken: np.ndarray, rows: np.ndarray) -> None:
-        """Fill ``[B, T, ...]`` with the rows ``[B, T]``."""
+    def fill(self, taken: np.ndarray, rows: np.ndarray, windows: np.ndarray) -> None:
+        """Fill the windows ``[N]`` of ``[B, T, ...]`` with the rows ``[B, T]``."""
         raise NotImplementedError
 
     def take(self, rows: Tensor) -> Tensor:
         taken = np.empty((*rows.shape, *self.shape), self.dtype)
-        self.fill(taken, rows.cpu().numpy())
+        self.fill(taken, rows.cpu().numpy(), np.arange(len(rows)))
         return torch.from_numpy(taken)
 
     def to(self, device: torch.device | str) -> "StreamedColumn":
@@ -91,12 +92,12 @@ class StreamedColumn(Column):
 class FileColumn(StreamedColumn):
     """Rows that stay in their files, and are read window by window."""
 
-    def __init__(self, read: Take, shape: tuple[int, ...], dtype: np.dtype):
+    def __init__(self, read: Fill, shape: tuple[int, ...], dtype: np.dtype):
         super().__init__(shape, dtype)
         self._read = read
 
-    def fill(self, taken: np.ndarray, rows: np.ndarray) -> None:
-        self._read(rows, taken)
+    def fill(self, taken: np.ndarray, rows: np.ndarray, windows: np.ndarray) -> None:
+        self._read(taken, rows, windows)
 
 
 class DecodedColumn(StreamedColumn):
@@ -110,10 +111,11 @@ class DecodedColumn(StreamedColumn):
     def nbytes(self) -> int:  # type: ignore[override]
         return self._packed.nbytes
 
-    def fill(self, taken: np.ndarray, rows: np.ndarray) -> None:
+    def fill(self, taken: np.ndarray, rows: np.ndarray, windows: np.ndarray) -> None:
         files = np.empty((*rows.shape, *self._packed.shape), np.uint8)
-        self._packed.fill(files, rows)
-        self._decode(taken.reshape(-1, *self.shape), files.reshape(rows.size, -1), rows.reshape(-1))
+        self._packed.fill(files, rows, windows)
+        for window in windows:
+            self._decode(taken[window], files[window], rows[window])
 
 
 class CachedColumn(StreamedColumn):
@@ -137,19 +139,18 @@ class CachedColumn(StreamedColumn):
     def nbytes(self) -> int:  # type: ignore[override]
         return self._kept.nbytes + self._column.nbytes
 
-    def fill(self, taken: np.ndarray, rows: np.ndarray) -> None:
+    def fill(self, taken: np.ndarray, rows: np.ndarray, windows: np.ndarray) -> None:
         places = rows - self._first
         may_be = (rows >= self._first) & (rows < self._stop)
         found = may_be & self._is_there[np.where(may_be, places, 0)]
-        is_whole = found.all(axis=1)
-        for window in np.flatnonzero(is_whole):
-            np.take(self._kept, places[window], axis=0, out=taken[window])
-        missing = np.flatnonzero(~is_whole)
+        is_whole = found.all(axis=1)[windows]
+        for window in windows[is_whole]:
+            np.take(self._kept, places[window], axis=0, out=taken[window], mode="clip")
+        missing = windows[~is_whole]
         if not len(missing):
             return
-        read = np.empty((len(missing), *taken.shape[1:]), self.dtype)
-        self._column.fill(read, rows[missing])
-        taken[missing] = read
-        keeps = may_be[missing]
-        self._kept[places[missing][keeps]] = read[keeps]
-        self._is_there[places[missing][keeps]] = True  # behind the rows: others may read by now
+        self._column.fill(taken, rows, missing)
+        for window in missing[may_be[missing].any(axis=1)]:
+            keeps = may_be[window]
+            self._kept[places[window][keeps]] = taken[window][keeps]
+            self._is_there[places[window][keeps]] = True  # behind the rows: others may read by now

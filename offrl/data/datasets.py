@@ -120,6 +120,7 @@ def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> Se
         "filter_by_attribute": [e.filter_key or train.hdf5_filter_key for e in entries],
         "load_next_obs": train.hdf5_load_next_obs,
         "demo_limit": [entry.demo_limit for entry in entries],
+        "num_readers": num_readers(train),
         "top_share": [entry.top_share for entry in entries],
         "constants": constants,
         "images": [entry.images for entry in entries],

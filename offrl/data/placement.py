@@ -14,8 +14,8 @@ CacheMode = Literal["auto", "all", "low_dim"]
 #: The share of free memory that data may take, where the config says no number: networks, batches
 #: and simulators need the rest.
 SHARE = 0.5
-#: The bytes that reading itself takes: batches that are read ahead, and the memory of a process.
-READING = 10**8
+#: The bytes that each process that reads takes itself, with the batches that wait.
+READER = 125 * 10**6
 SHOWN = 3  # keys that are named in an error
 
 
@@ -38,6 +38,7 @@ def place_keys(
     others: Mapping[str, int],
     mode: CacheMode | None,
     cache_gb: float | None = None,
+    num_readers: int = 0,
 ) -> Placement:
     """Choose the place of each key, by ``train.hdf5_cache_mode``.
 
@@ -48,6 +49,7 @@ def place_keys(
     vectors: those of the ones that are vectors.
     others: those of other keys, which are always in memory.
     cache_gb: ``train.cache_gb``.
+    num_readers: the processes that will read, which take memory of it, too.
     """
     if mode not in (None, *get_args(CacheMode)):
         allowed = ", ".join(get_args(CacheMode))
@@ -62,7 +64,7 @@ def place_keys(
         for key, size in sorted(vectors.items(), key=lambda item: item[1]):
             if sum(chosen.values()) + size <= room:
                 chosen[key] = size
-        rest = max(0, room - sum(chosen.values()) - READING)
+        rest = max(0, room - sum(chosen.values()) - num_readers * READER)
         always = sum(others.values())
         total, kept = sum(sizes.values()) + always, sum(chosen.values()) + rest + always
         log.info(

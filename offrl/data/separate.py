@@ -38,6 +38,10 @@ class StepArray(ABC):
         """Fill an array with the rows from ``start`` on, converted to its type."""
         rows[...] = self.rows(start, start + len(rows))
 
+    def light(self) -> "StepArray":
+        """Return the same rows in the form in which thousands of arrays may stay open."""
+        return self
+
     def check_written(self) -> None:  # noqa: B027 (most formats cannot leave out a part)
         """Raise ``ValueError`` if a part of it was never written."""
 
@@ -113,6 +117,10 @@ class Turned(StepArray):
         for first in range(0, len(rows), block):
             part = rows[first : first + block]
             part[...] = self.rows(start + first, start + first + len(part))
+
+    def light(self) -> "Turned":
+        self._array = self._array.light()
+        return self
 
     def check_written(self) -> None:
         self._array.check_written()
@@ -220,7 +228,7 @@ class SeparateArrays(Demos):
             return self._opened[place]
         if len(self._opened) >= MOST_OPEN:
             self._opened.popitem(last=False)
-        found = self._opened[place] = self._opened_anew(demo, key)
+        found = self._opened[place] = self._opened_anew(demo, key).light()
         return found
 
     def _opened_anew(self, demo: str, key: str) -> Any:

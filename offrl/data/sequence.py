@@ -3,9 +3,9 @@
 import copy
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from offrl.data.computed import (
     transformed,
 )
 from offrl.data.goals import DISCOUNT, GoalMode, Goals, make_goals
-from offrl.data.placement import CacheMode, place_keys
+from offrl.data.placement import CacheMode, Placement, place_keys
 from offrl.data.remarks import NOT_FOLLOWED, followed
 from offrl.data.steps import Files, StepStore
 from offrl.data.windows import Window, WindowDataset
@@ -53,6 +53,7 @@ class SequenceDataset(WindowDataset):
         else vectors, and as many rows of the others as fit.
     cache_gb: the memory for ``"auto"``, in GB; ``None``: half of what is free.
     cache_dir: a folder for images, as ``train.cache_dir``.
+    num_readers: the processes that will read ahead, whose memory is a part of ``cache_gb``.
     images: for each file, the forms of images by their keys, as ``train.data.images``.
     constants: for each file, observations ``{key: [...]}`` that are constant, such as an
         instruction's embedding, and replace stored ones. They are not normalised.
@@ -96,6 +97,7 @@ class SequenceDataset(WindowDataset):
         subgoal_steps: int | None = None,
         cache_gb: float | None = None,
         cache_dir: str | None = None,
+        num_readers: int = 0,
         images: Sequence[Mapping[str, Sequence[Form]]] | None = None,
         instructions: Mapping[str, np.ndarray] | None = None,
         obs_steps: int | None = None,
@@ -121,7 +123,14 @@ class SequenceDataset(WindowDataset):
             if load_next_obs and any(f"next_obs/{k}" not in known for k in obs_keys):
                 others.add("dones")  # tells if a last step terminates
             sizes = {key: self._files.size(key) for key in (*others, *action_keys)}
-            self._load_obs(shapes, sizes, hdf5_cache_mode, cache_gb, cache_dir)
+            place = partial(
+                place_keys,
+                others=sizes,
+                mode=hdf5_cache_mode,
+                cache_gb=cache_gb,
+                num_readers=num_readers,
+            )
+            self._load_obs(shapes, place, cache_dir)
             if hdf5_normalize_obs:
                 self._normalize(stored)
             self._load_others(others, rewards or {}, reward_stats)
@@ -171,20 +180,18 @@ class SequenceDataset(WindowDataset):
     def _load_obs(
         self,
         shapes: Mapping[str, tuple[int, ...]],
-        others: Mapping[str, int],
-        cache_mode: CacheMode | None,
-        cache_gb: float | None,
+        place: Callable[..., Placement],
         cache_dir: str | None,
     ) -> None:
-        """Read observations, or make columns of files. others: the bytes of keys that are always in
-        memory."""
+        """Read observations, or make columns of files. place: chooses the place of keys by the name
+        of the data, their bytes, and those of the vectors among them."""
         files, columns = self._files, self.store.columns
         for path, shape in shapes.items():
             if cache_dir and len(shape) > 1:
                 columns[path] = files.mapped(path, shape, cache_dir)
         sizes = {path: files.size(path) for path in shapes if path not in columns}
         vectors = {path: size for path, size in sizes.items() if len(shapes[path]) == 1}
-        found = place_keys(self.hdf5_path, sizes, vectors, others, cache_mode, cache_gb)
+        found = place(self.hdf5_path, sizes, vectors)
         for path in sizes:
             if path in found.in_memory:
                 self.store.fill({path: files.read(path).reshape(-1, *shapes[path])})

@@ -259,23 +259,31 @@ class Files(AbstractContextManager):
         file, source = self._pairs()[0]
         return file.dtype(source.demos[0], key)
 
-    def _fill(self, key: str, rows: np.ndarray, taken: np.ndarray, packed: bool = False) -> None:
-        """Fill ``[B, T, ...]`` with the rows ``[B, T]`` of windows, each of one demonstration."""
-        numbers = np.searchsorted(self._first_rows, rows[:, 0], side="right") - 1
-        steps = rows - self._first_rows[numbers, None]
-        begins, ends = steps.min(axis=1), steps.max(axis=1) + 1
-        places = zip(numbers.tolist(), begins.tolist(), ends.tolist(), strict=True)
-        windows = sorted((*place, i) for i, place in enumerate(places))  # as they lie in the files
-        for number, begin, end, i in windows:
+    def _fill(
+        self,
+        key: str,
+        taken: np.ndarray,
+        rows: np.ndarray,
+        windows: np.ndarray,
+        packed: bool = False,
+    ) -> None:
+        """Fill the windows ``[N]`` of ``[B, T, ...]`` with the rows ``[B, T]``."""
+        numbers = np.searchsorted(self._first_rows, rows[windows, 0], side="right") - 1
+        steps = rows[windows] - self._first_rows[numbers, None]
+        places = (numbers, steps.min(axis=1), steps.max(axis=1) + 1, windows)
+        ordered = sorted(
+            zip(*(place.tolist() for place in places), range(len(windows)), strict=True)
+        )
+        for number, begin, end, window, i in ordered:  # as they lie in the files
             path, demo = self._demos[number]
             file = self._file(path)
             read = file.read_packed if packed else file.read_into
             if end - begin == rows.shape[1]:
-                read(demo, key, taken[i], begin)
+                read(demo, key, taken[window], begin)
             else:  # padded: some are repeated
                 some = np.empty((end - begin, *taken.shape[2:]), taken.dtype)
                 read(demo, key, some, begin)
-                taken[i] = some[steps[i] - begin]
+                taken[window] = some[steps[i] - begin]
 
     def _decode(self, key: str, images: np.ndarray, files: np.ndarray, rows: np.ndarray) -> None:
         for image, file, row in zip(images, files, rows, strict=True):

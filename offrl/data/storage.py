@@ -138,19 +138,18 @@ class StoredArray(StepArray):
     def _space(self) -> h5py.h5s.SpaceID:
         return self.id.get_space()
 
-    @cached_property
-    def _bytes(self) -> tuple[int, int] | None:
-        """The descriptor of the open file, and where in it all rows lie one after the other as they
-        do in memory; ``None`` if they do not."""
+    def light(self) -> StepArray:
         file, offset = h5py.h5i.get_file_id(self.id), self.id.get_offset()
-        is_plain = (
+        if not (
             offset is not None
             and self.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
             and self.id.get_type() == _type_in_memory(self.dtype)
             and file.get_create_plist().get_userblock() == 0
             and file.get_access_plist().get_driver() == h5py.h5fd.SEC2
-        )
-        return (file.get_vfd_handle(), offset) if is_plain else None
+        ):
+            return self
+        self.check_written()
+        return PlainRows(file, offset, self.shape, self.dtype, place_of(self.id))
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
@@ -165,12 +164,6 @@ class StoredArray(StepArray):
         here = there = h5py.h5s.ALL
         try:
             if len(rows) < len(self):
-                if self._bytes is not None and rows.dtype == self.dtype:
-                    # HDF5 would take three times as long, and a buffer for each open array.
-                    file, offset = self._bytes
-                    if os.preadv(file, [rows.data], offset + start * rows[0].nbytes) < rows.nbytes:
-                        raise OSError("the file is cut off")
-                    return
                 here, there = _space_of(rows.shape), self._space
                 there.select_hyperslab((start, *[0] * (rows.ndim - 1)), rows.shape)
             self.id.read(here, there, rows, _type_in_memory(rows.dtype))
@@ -187,6 +180,41 @@ class StoredArray(StepArray):
         block = chunk * max(1, PIECE_BYTES // (chunk * row))
         for start in range(0, len(self), block):
             yield start, self[start : start + block]
+
+
+class PlainRows(StepArray):
+    """Rows that lie in an HDF5 file as they do in memory. HDF5 takes three times as long to read a
+    few of them, and memory for each array that is open."""
+
+    def __init__(
+        self,
+        file: h5py.h5f.FileID,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        place: tuple[str, str],
+    ):
+        self.shape, self.dtype, self._place = shape, dtype, place
+        self._file, self._offset = file, offset  # the file stays open as long as it is referred to
+        self._row = math.prod(shape[1:]) * dtype.itemsize
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        self.read_into(rows, start)
+        return rows
+
+    def read_into(self, rows: np.ndarray, start: int = 0) -> None:
+        if rows.dtype != self.dtype:
+            super().read_into(rows, start)
+            return
+        if not rows.size:  # which has no bytes to look at
+            return
+        left, where = rows.data.cast("B"), self._offset + start * self._row
+        while left:
+            num_read = os.preadv(self._file.get_vfd_handle(), [left], where)
+            if not num_read:
+                raise unreadable(*self._place, OSError("the file is cut off"))
+            left, where = left[num_read:], where + num_read
 
 
 def arrays_below(

@@ -33,11 +33,6 @@ KEYS = ["camera", "speed"]
 CASES = {"plain": None, "chunked": "", "png": "png", "jpeg": "jpeg"}
 
 
-@pytest.fixture(autouse=True)
-def _small_data(monkeypatch):
-    monkeypatch.setattr(placement, "READING", 0)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
@@ -102,9 +97,9 @@ def test_readers_and_a_resumption_change_nothing(files, kind):
 def test_what_readers_read_is_there_for_one_another():
     reads = []
 
-    def read(rows, taken):
-        reads.extend(rows.reshape(-1))
-        taken[...] = rows[..., None]
+    def read(taken, rows, windows):
+        reads.extend(rows[windows].reshape(-1))
+        taken[windows] = rows[windows, :, None]
 
     column = CachedColumn(FileColumn(read, (1,), np.float32), 2, 6)
     rows = torch.tensor([[0, 1], [2, 3], [3, 4], [6, 6]])
@@ -264,6 +259,11 @@ def test_the_place_of_keys():
     assert placed(None, 1)[0] == [] and set(placed(None, 1)[1]) == set(sizes)
     assert placed("auto", 400) == (["obs/v", "obs/w"], {"obs/a": 200, "obs/b": 100})
     assert placed("auto", 60)[0] == ["obs/w"]
+
+    def read_by(num):
+        return place_keys("data", {"obs/a": 10**9}, {}, {}, "auto", 0.5, num).cached["obs/a"]
+
+    assert (read_by(0), read_by(2), read_by(9)) == (5 * 10**8, 25 * 10**7, 0)
     with pytest.raises(ValueError, match="null, auto, all, low_dim"):
         placed("some", 1)
 
@@ -280,6 +280,7 @@ def test_held_out_data_takes_what_the_training_leaves_of_the_cache(files):
             "train": {
                 "data": str(path),
                 "cache_gb": room * whole / 1e9,
+                "num_data_workers": 0,
                 "hdf5_filter_key": "train",
                 "hdf5_validation_filter_key": "valid",
                 "batch_size": 4,

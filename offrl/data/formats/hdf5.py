@@ -25,6 +25,7 @@ from offrl.processes import is_explained
 log = logging.getLogger(__name__)
 
 OWN_ATTRIBUTES = ("num_samples", "text_crc32")  # of a demonstration: computed from the rest
+MOST_GROUPS = 1024  # that stay open
 NAME_BYTES = 100  # of memory per name, besides its letters
 OF_DATA = ("env_args", "provenance", "total", "text_crc32")  # attributes that are handled apart
 
@@ -204,6 +205,8 @@ class DemoFile(SeparateArrays):
 
     def _group(self, demo: str) -> h5py.h5g.GroupID:
         if demo not in self._groups:
+            if len(self._groups) >= MOST_GROUPS:
+                self._groups.clear()
             with located(self.path, f"data/{demo}"):
                 if not isinstance(self._file[f"data/{demo}"], h5py.Group):
                     raise ValueError(f"{self.path}: data/{demo} is no group of arrays; delete it")
