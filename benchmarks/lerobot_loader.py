@@ -1,7 +1,7 @@
 """Samples per second out of a LeRobot folder, by offrl's loader and by LeRobot's own.
 
-    python benchmarks/lerobot_loader.py --venv ~/lerobot-venv [--episodes 10] [--steps 200]
-        [--size 240 320] [--batches 30] [--workers 2] [--repeats 5]
+    python benchmarks/lerobot_loader.py --venv ~/lerobot-venv [--episodes 6] [--steps 150]
+        [--size 240 320] [--batches 8] [--workers 2] [--repeats 5]
 
 LeRobot has an environment of its own, which is made in ``--venv`` if it is not there (some
 gigabytes). There it writes two folders with its own settings: with films, and with images in the
@@ -29,16 +29,17 @@ from measure import alternate, machine, markdown, ratios, spread
 PACKAGE = "lerobot==0.4.4"
 KINDS = {"video": "films", "image": "images"}
 CAMERAS = ("observation.images.front", "observation.images.wrist")
-FPS, CHUNK, BATCH_SIZE, AHEAD = 30, 16, 32, 8
+FPS, CHUNK, BATCH_SIZE = 30, 16, 32
+AHEAD = 4  # batches that two processes have read while the other loader had its turn
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--venv", type=Path, required=True)
-    parser.add_argument("--episodes", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--episodes", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--size", type=int, nargs=2, default=(240, 320))
-    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)  # run by LeRobot's python
