@@ -176,6 +176,26 @@ FAULTS = {
         rows(column("data/chunk_index", lambda v: v.__setitem__(0, None)), EPISODES),
         "data_path of episode 0",
     ),
+    "a film of an episode that ends early": (
+        rows(
+            column(
+                "videos/observation.images.agentview/to_timestamp",
+                lambda values: values.__setitem__(3, values[3] - 0.1),
+            ),
+            EPISODES,
+        ),
+        "of a film, and ends 0.1 s later, before the episode's 4 steps",
+    ),
+    "a film that begins nowhere": (
+        rows(
+            column(
+                "videos/observation.images.agentview/from_timestamp",
+                lambda values: values.__setitem__(3, float("nan")),
+            ),
+            EPISODES,
+        ),
+        "begins at nan s",
+    ),
     "filter keys in a list": (noted(masks=["demo_0"]), "what offrl noted"),
     "a filter key of a number": (noted(masks={"train": 5}), "what offrl noted"),
     "a list for an environment": (noted(env_args=["Lift"]), "env_args is no JSON object"),

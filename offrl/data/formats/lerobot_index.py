@@ -74,7 +74,12 @@ class Index(ABC):
     def film(self, episode: Mapping[str, Any], name: str) -> tuple[Path, float]:
         """Find the film of an episode and a camera, and the time (seconds) where it begins."""
         path = self._place("video_path", episode, f"videos/{name}", video_key=name)
-        return path, float(episode.get(f"videos/{name}/from_timestamp", 0))
+        start = float(episode.get(f"videos/{name}/from_timestamp", 0))
+        end = float(episode.get(f"videos/{name}/to_timestamp", math.inf))
+        if not (end - start) * self.fps > episode["length"] - 0.5:
+            words = f"ends {end - start:g} s later, before the episode's {episode['length']} steps"
+            raise ValueError(f"{self.folder}: {name} begins at {start:g} s of a film, and {words}")
+        return path, start
 
     def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
         with located(self.folder, f"{key} of episode {episode['episode_index']}"):
