@@ -18,6 +18,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG),
     *(errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG),
+    errno.ELOOP,
 )
 
 LONGEST_NAME = 120  # bytes of what ``slug`` makes
@@ -126,8 +127,10 @@ def take_lock(descriptor: int, folder: Path, otherwise: str) -> None:
 @contextmanager
 def one_at_a_time(path: Path, waiting: str) -> Iterator[None]:
     """Let only one process at a time be in the block, by a lock file at ``path``. The others wait,
-    and log the sentence ``waiting``."""
-    with open(path, "w") as file:
+    and log the sentence ``waiting``. Raises ``OSError`` if there is a link or a folder."""
+    with explained_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -53,10 +53,10 @@ def map_rows(
     name = f"{slug(key.replace('/', '.'))}-{sha256(described.encode()).hexdigest()[:16]}"
     path, num_bytes = folder / f"{name}.rows", math.prod(shape) * dtype.itemsize
     with one_at_a_time(folder / f".{name}.lock", f"{path}: another training writes it: waiting"):
-        if not path.is_file() or path.stat().st_size != num_bytes:
+        if not _is_own(path) or path.stat().st_size != num_bytes:
             _write(path, num_bytes, parts())
-    # Private, so that a program that changes rows changes no file.
-    return torch.from_numpy(np.memmap(path, dtype, "c", shape=shape))
+        # Private, so that a program that changes rows changes no file.
+        return torch.from_numpy(np.memmap(path, dtype, "c", shape=shape))
 
 
 def _write(path: Path, num_bytes: int, parts: Iterator[np.ndarray]) -> None:
@@ -75,12 +75,18 @@ def _write(path: Path, num_bytes: int, parts: Iterator[np.ndarray]) -> None:
 
 def mapped_files(folder: Path) -> dict[Path, list[Path]]:
     """List the files that trainings left in a folder, finished or not, by their locks."""
-    locks = sorted(lock for lock in folder.glob(".*.lock") if NAME.fullmatch(lock.stem))
-    names = (lock.stem.removeprefix(".") for lock in locks)
-    return {
-        lock: [*folder.glob(f"{name}.rows"), *folder.glob(f".{name}.*.partial.rows")]
-        for lock, name in zip(locks, names, strict=True)
-    }
+    found = {}
+    for lock in sorted(filter(_is_own, folder.glob(".*.lock"))):
+        if NAME.fullmatch(lock.stem):
+            name = lock.stem.removeprefix(".")
+            files = *folder.glob(f"{name}.rows"), *folder.glob(f".{name}.*.partial.rows")
+            found[lock] = [*filter(_is_own, files)]
+    return found
+
+
+def _is_own(path: Path) -> bool:
+    """Say whether there is a file in this very folder, not a link to one."""
+    return path.is_file() and not path.is_symlink()
 
 
 def clear(folder: Path) -> list[Path]:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,7 @@ def provenance_of(path: str | Path) -> dict[str, Any] | None:
 def fingerprint(paths: Iterable[str | Path]) -> str:
     """Hash files, also those in folders, by size and 64 blocks, in constant time per file."""
     digest = hashlib.sha256()
-    inside = [sorted(Path(p).rglob("*")) if os.path.isdir(p) else [p] for p in paths]
-    for path in filter(os.path.isfile, itertools.chain(*inside)):
+    for path in _files(paths):
         size = os.path.getsize(path)
         digest.update(str(size).encode())
         with open(path, "rb") as file:
@@ -57,3 +56,14 @@ def fingerprint(paths: Iterable[str | Path]) -> str:
                 file.seek(size * i // 64)
                 digest.update(file.read(65536))
     return digest.hexdigest()[:16]
+
+
+def last_change(paths: Iterable[str | Path]) -> int:
+    """Return the latest time at which files, also those in folders, were changed, in nanoseconds
+    since 1970."""
+    return max(os.stat(path).st_mtime_ns for path in _files(paths))
+
+
+def _files(paths: Iterable[str | Path]) -> Iterator[str | Path]:
+    inside = [sorted(Path(p).rglob("*")) if os.path.isdir(p) else [p] for p in paths]
+    return filter(os.path.isfile, itertools.chain(*inside))

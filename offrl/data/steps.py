@@ -27,7 +27,7 @@ from offrl.data.columns import (
 from offrl.data.demos import TASK, Demos
 from offrl.data.formats.files import open_demos
 from offrl.data.mapped import map_rows
-from offrl.data.provenance import fingerprint
+from offrl.data.provenance import fingerprint, last_change
 from offrl.data.remarks import LOST
 from offrl.data.storage import decode_image, unreadable
 from offrl.specs import LANGUAGE
@@ -211,13 +211,9 @@ class Files(AbstractContextManager):
 
     def size(self, key: str) -> int:
         """Count the bytes that a key of all files takes in memory; 0 if they lack it."""
-        pairs = [(file, source) for file, source in self._pairs() if file.has(source.demos[0], key)]
-        return sum(
-            source.num_steps
-            * math.prod(file.shape(source.demos[0], key))
-            * self._dtype(key).itemsize
-            for file, source in pairs
-        )
+        pairs = self._having(key)
+        steps = (source.num_steps * math.prod(f.shape(source.demos[0], key)) for f, source in pairs)
+        return sum(steps) * self._dtype(key).itemsize if pairs else 0
 
     def streamed(self, key: str, shape: tuple[int, ...], cache_bytes: int) -> StreamedColumn:
         """Make a column that is read from the files, of which so many bytes are kept in memory:
@@ -241,10 +237,11 @@ class Files(AbstractContextManager):
         not (``train.cache_dir``)."""
         self.check(key)
         dtype, num = self._dtype(key), sum(source.num_steps for source in self.sources)
-        identity = [
-            [fingerprint([source.path]), source.demos, self._images.get(source.path)]
-            for source in self.sources
-        ]
+        identity = []
+        for file, source in self._pairs():
+            paths = [source.path, *sorted({other for _, other in file.external})]
+            marks = fingerprint(paths), last_change(paths)
+            identity.append([*marks, source.demos, self._images.get(source.path)])
 
         def parts() -> Iterator[np.ndarray]:
             for file, source in self._pairs():
@@ -255,9 +252,13 @@ class Files(AbstractContextManager):
 
         return ArrayColumn(map_rows(folder, key, identity, (num, *shape), dtype, parts))
 
+    def _having(self, key: str) -> list[OpenFile]:
+        return [(file, source) for file, source in self._pairs() if file.has(source.demos[0], key)]
+
     def _dtype(self, key: str) -> np.dtype:
-        file, source = self._pairs()[0]
-        return file.dtype(source.demos[0], key)
+        """Return the type of a key's rows: that of all files that have it together."""
+        kinds = [file.dtype(source.demos[0], key) for file, source in self._having(key)]
+        return np.result_type(*kinds)
 
     def _fill(
         self,

@@ -52,7 +52,7 @@ def files(tmp_path_factory):
 
 
 def batches_of(path, num_workers=0, num=9, position=0, **options):
-    dataset = SequenceDataset(path, KEYS, dataset_keys=["actions"], **options)
+    dataset = SequenceDataset(path, KEYS, **{"dataset_keys": ["actions"], **options})
     loader = BatchLoader(dataset, 4, seed=1, num_workers=num_workers)
     loader.position = position
     return dataset, [leaves(batch) for batch, _ in zip(loader, range(num), strict=False)]
@@ -60,7 +60,9 @@ def batches_of(path, num_workers=0, num=9, position=0, **options):
 
 def equal(some, others):
     return all(
-        torch.equal(a[key], b[key]) for a, b in zip(some, others, strict=True) for key in a
+        a[key].dtype == b[key].dtype and torch.equal(a[key], b[key])
+        for a, b in zip(some, others, strict=True)
+        for key in a
     ) and len(some) == len(others)
 
 
@@ -92,6 +94,22 @@ def test_readers_and_a_resumption_change_nothing(files, kind):
         assert dataset.is_streamed and equal(expected, found)
         _, later = batches_of(path, num=19, position=11, **options)
         assert equal(expected[11:], later)
+
+
+def test_files_with_different_keys_and_types_are_read_as_in_memory(files, tmp_path):
+    rng, paths = np.random.default_rng(0), [tmp_path / "bytes.hdf5", tmp_path / "floats.hdf5"]
+    for path, kind in zip(paths, (np.uint8, np.float32), strict=True):
+        with h5py.File(path, "w") as file:
+            demo = file.create_group("data/demo_0")
+            demo["actions"], demo["obs/speed"] = rng.random((9, 2)), rng.random((9, 1))
+            demo["obs/camera"] = (255 * rng.random((9, *IMAGE))).astype(kind)
+            if kind == np.float32:
+                demo["rewards"] = rng.random(9)
+    keys = {"dataset_keys": ["actions", "rewards"]}
+    for order in (paths, paths[::-1]):
+        _, expected = batches_of(order, **keys)
+        for place in ({"hdf5_cache_mode": None}, {"cache_dir": str(tmp_path / "cache")}):
+            assert equal(expected, batches_of(order, **keys, **place)[1])
 
 
 def test_what_readers_read_is_there_for_one_another():
@@ -162,6 +180,47 @@ def test_changed_data_is_not_taken_from_the_folder(files, tmp_path):
     assert equal(expected, batches_of(path, **options)[1])
     _, fewer = batches_of(path, demo_limit=2)
     assert equal(fewer, batches_of(path, demo_limit=2, **options)[1])
+
+
+def test_data_that_changed_in_another_file_or_between_samples_is_not_taken(tmp_path):
+    path, other = tmp_path / "links.hdf5", tmp_path / "images.hdf5"
+    images = np.zeros((60, 240, 320, 3), np.uint8)  # of which a fingerprint takes samples
+    with h5py.File(other, "w") as file:
+        file["linked"], file["part"] = images, images[:, 0]
+    layout = h5py.VirtualLayout(images[:, 0].shape, np.uint8)
+    layout[:] = h5py.VirtualSource(other, "part", images[:, 0].shape)
+    with h5py.File(path, "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"] = np.zeros((60, 2))
+        demo["obs/linked"] = h5py.ExternalLink(other.name, "linked")
+        demo.create_virtual_dataset("obs/virtual", layout)
+
+    def images_of(key):
+        dataset = SequenceDataset(path, [key], dataset_keys=[], cache_dir=str(tmp_path / "cache"))
+        return dataset.store.values(f"obs/{key}").numpy()
+
+    for key, name in (("linked", "linked"), ("virtual", "part")):
+        assert not images_of(key).any()
+        with h5py.File(other, "r+") as file:
+            file[name][30, 0, 0] = 7
+        assert images_of(key).max() == 7
+
+
+def test_links_in_the_folder_are_not_followed(files, tmp_path):
+    path, folder = files / "plain.hdf5", tmp_path / "cache"
+    _, expected = batches_of(path, cache_dir=str(folder))
+    ((lock, [rows]),) = mapped_files(folder).items()
+    mine = tmp_path / "mine"
+    mine.write_bytes(bytes(rows.stat().st_size))
+    rows.unlink()
+    rows.symlink_to(mine)
+    assert equal(expected, batches_of(path, cache_dir=str(folder))[1])
+    lock.unlink()
+    lock.symlink_to(mine)
+    with pytest.raises(OSError, match="cannot be written"):
+        batches_of(path, cache_dir=str(folder))
+    assert not mapped_files(folder) and not any(mine.read_bytes())
+    assert mine.stat().st_size == rows.stat().st_size
 
 
 def test_a_cut_off_file_of_the_folder_is_written_again(files, tmp_path):

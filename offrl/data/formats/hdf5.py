@@ -218,6 +218,7 @@ class DemoFile(SeparateArrays):
         try:
             dataset = StoredArray(h5py.h5d.open(group, key.encode(), NO_CACHE))
             if dataset.shape and 0 not in dataset.shape[1:]:
+                self.external |= {(f"data/{demo}/{key}", other) for other in dataset.external}
                 return dataset
         except Exception:
             with located(self.path, f"data/{demo}/{key}"):
