@@ -88,10 +88,10 @@ def open_data(config: Config, known: Mapping[str, Tensor], device: torch.device)
 
 def num_readers(train: Any) -> int:
     """Return the number of processes that read data ahead: ``train.num_data_workers``."""
-    if train.num_data_workers is not None:
-        return int(train.num_data_workers)
     if current_process().daemon:  # which may have no children
         return 0
+    if train.num_data_workers is not None:
+        return int(train.num_data_workers)
     return max(0, min(MOST_READERS, parallel.num_cores() // parallel.num_ranks() - 1))
 
 

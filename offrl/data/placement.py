@@ -56,6 +56,10 @@ def place_keys(
         raise ValueError(f"hdf5_cache_mode: {mode!r}; allowed: null, {allowed}")
     free = free_memory() / parallel.num_local()
     room = int(min(free * SHARE, 2**62) if cache_gb is None else cache_gb * 1e9)
+    if mode == "auto" and room > free < sum((*sizes.values(), *others.values())):
+        room = int(free * SHARE)
+        words = f"{in_bytes(free)} are free, of which half is taken for data"
+        log.warning(f"train.cache_gb: {cache_gb:g} GB, but {words}")
     room -= sum(others.values())
     chosen = {"all": sizes, "low_dim": vectors, None: {}, "auto": sizes}[mode]
     rest = 0

@@ -239,7 +239,7 @@ class Files(AbstractContextManager):
         dtype, num = self._dtype(key), sum(source.num_steps for source in self.sources)
         identity = []
         for file, source in self._pairs():
-            paths = [source.path, *sorted({other for _, other in file.external})]
+            paths = [Path(source.path), *sorted({other for _, other in file.external})]
             marks = fingerprint(paths), last_change(paths)
             identity.append([*marks, source.demos, self._images.get(source.path)])
 

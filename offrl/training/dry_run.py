@@ -3,10 +3,12 @@
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 
 from offrl.config import Config
 from offrl.data.windows import WindowDataset
 from offrl.memory import free_memory, in_bytes
+from offrl.outputs import check_place
 from offrl.training.acting import OnlineTraining
 from offrl.training.recorded import Trainer
 from offrl.training.run import RunFolder
@@ -20,10 +22,16 @@ def dry_run(config: Config) -> Mapping[str, str]:
     """
     started, lines = time.perf_counter(), dict[str, str]()
     RunFolder.check_place(config)
+    if folder := config.train.cache_dir:  # it is not filled
+        check_place(Path(folder).expanduser())
+        config.train.cache_dir = None
+        config.train.hdf5_cache_mode = config.train.hdf5_cache_mode and "low_dim"
     with closing(OnlineTraining(config) if config.train.num_steps else Trainer(config)) as training:
         if isinstance(training, Trainer):
             training.algo.process_batch_for_training(next(iter(training.loader)))
             lines = _of_data(training, time.perf_counter() - started)
+        if folder:
+            lines["cache folder"] = f"images are decoded into {folder} when the training begins"
         nets = training.algo.nets
         numbers = sum(weights.numel() for weights in nets.parameters())
         return lines | {

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import current_process
 
 import h5py
 import numpy as np
@@ -19,7 +20,7 @@ from offrl import config_factory
 from offrl.__main__ import main
 from offrl.data import placement
 from offrl.data.columns import CachedColumn, FileColumn
-from offrl.data.datasets import open_data
+from offrl.data.datasets import num_readers, open_data
 from offrl.data.loader import BatchLoader
 from offrl.data.mapped import mapped_files
 from offrl.data.placement import place_keys
@@ -131,6 +132,20 @@ def test_what_readers_read_is_there_for_one_another():
     column.take(torch.tensor([[5, 5]]))
     assert torch.equal(column.take(torch.tensor([[4, 5]])).flatten(), torch.tensor([4.0, 5.0]))
     assert sorted(reads) == [0, 1, 5, 5, 6, 6]
+
+
+def test_rows_that_the_system_reads_in_parts_are_whole(files, monkeypatch):
+    _, expected = batches_of(files / "plain.hdf5", hdf5_cache_mode=None)
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, into, at: read(file, [into[0][:100]], at))
+    assert equal(expected, batches_of(files / "plain.hdf5", hdf5_cache_mode=None)[1])
+
+
+def test_a_process_that_may_have_no_children_reads_itself(monkeypatch):
+    train = config_factory("bc", {"train": {"num_data_workers": 2}}).train
+    assert num_readers(train) == 2
+    monkeypatch.setattr(current_process(), "_config", {"daemon": True})
+    assert num_readers(train) == 0
 
 
 def test_memory_is_used_up_to_the_cache_and_no_further(files):
@@ -325,6 +340,16 @@ def test_the_place_of_keys():
     assert (read_by(0), read_by(2), read_by(9)) == (5 * 10**8, 25 * 10**7, 0)
     with pytest.raises(ValueError, match="null, auto, all, low_dim"):
         placed("some", 1)
+
+
+def test_a_cache_larger_than_memory_becomes_half_of_what_is_free(monkeypatch, caplog):
+    monkeypatch.setattr(placement, "free_memory", lambda: 1000.0)
+    sizes, vectors, others = {"obs/a": 600, "obs/v": 100}, {"obs/v": 100}, {"actions": 30}
+    found = place_keys("data", sizes, vectors, others, "auto", 1)
+    assert found.in_memory == {"obs/a", "obs/v"} and not caplog.text
+    found = place_keys("data", {**sizes, "obs/a": 6000}, vectors, others, "auto", 1)
+    assert found.in_memory == {"obs/v"} and found.cached == {"obs/a": 370}
+    assert "1 GB, but 1 kB are free" in caplog.text
 
 
 def test_held_out_data_takes_what_the_training_leaves_of_the_cache(files):

@@ -404,4 +404,8 @@ def test_a_dry_run_goes_to_the_first_step_and_writes_nothing(tmp_path, capsys):
     assert main(["train", "--config", "pendulum_sac.json", "--dry-run", *place]) == 0
     assert "first batch" not in (out := capsys.readouterr().out) and "algorithm:" in out
     assert main(["train", "--config", "bc.json", "--dry-run", "--set", "algo.x=1", *place]) == 1
+    options = [*place, "--set", f"train.cache_dir={tmp_path / 'cache'}"]
+    assert main(["train", "--config", "bc.json", "--dry-run", *options]) == 0
+    assert f"decoded into {tmp_path / 'cache'}" in capsys.readouterr().out
+    assert not (tmp_path / "cache").exists()
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
