@@ -32,8 +32,6 @@ SAME_KEYS = (  # keys of train that are arguments of SequenceDataset
     "goal_mode goal_discount goal_rewards hdf5_cache_mode hdf5_use_swmr hdf5_normalize_obs "
     "cache_gb cache_dir"
 ).split()
-
-
 MOST_READERS = 4  # where the config says no number
 
 
