@@ -214,9 +214,11 @@ class ArrayFacts:
             self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
 
     def remarks(self) -> list[str]:
-        if self._low is not None and not np.isfinite([np.min(self._low), np.max(self._high)]).all():
+        if self._low is None:
+            return []  # it holds no numbers
+        span = np.min(self._low), np.max(self._high)
+        if not np.isfinite(span).all():
             return []  # it holds errors, not oddities
-        span = () if self._low is None else (np.min(self._low), np.max(self._high))
         odd = odd_image(self.name, self.shape, np.dtype(self.dtype), *span)
         return [*([odd] if odd else []), *self._vectors.remarks()]
 

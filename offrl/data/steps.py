@@ -30,6 +30,7 @@ from offrl.data.mapped import map_rows
 from offrl.data.provenance import fingerprint, last_change
 from offrl.data.remarks import LOST
 from offrl.data.storage import decode_image, unreadable
+from offrl.memory import check_memory
 from offrl.specs import LANGUAGE
 
 log = logging.getLogger(__name__)
@@ -223,6 +224,7 @@ class Files(AbstractContextManager):
         widths = [file.packed_bytes(source.demos, key) for file, source in self._pairs()]
         column: StreamedColumn = FileColumn(partial(self._fill, key), shape, self._dtype(key))
         row, file = column.row_bytes, max(widths)
+        check_memory(row, f"{self.sources[0].path}: a row of {key}")
         num_decoded = min(num, cache_bytes // row)
         if num_decoded < num and all(widths) and file < row:
             packed = FileColumn(partial(self._fill, key, packed=True), (file,), column.dtype)

@@ -86,8 +86,11 @@ class StoredArray(StepArray):
         if may_be and h5py.h5a.exists(dataset, b"frames"):
             self.packed = copy.copy(self)
             try:
-                self.shape = (self.shape[0], *map(int, self.dataset.attrs["frame_shape"]))
-            except KeyError as error:
+                frame = [int(number) for number in self.dataset.attrs["frame_shape"]]
+                if min(frame) < 1:
+                    raise ValueError(f"frame_shape is {frame}")
+                self.shape = (self.shape[0], *frame)
+            except (KeyError, ValueError) as error:
                 raise unreadable(*place_of(dataset), error) from None
             self.nbytes += math.prod(self.shape)  # of frames, packed and unpacked
 
@@ -142,6 +145,7 @@ class StoredArray(StepArray):
         file, offset = h5py.h5i.get_file_id(self.id), self.id.get_offset()
         if not (
             offset is not None
+            and self.packed is None
             and self.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
             and self.id.get_type() == _type_in_memory(self.dtype)
             and file.get_create_plist().get_userblock() == 0
@@ -209,7 +213,7 @@ class PlainRows(StepArray):
             return
         if not rows.size:  # which has no bytes to look at
             return
-        left, where = rows.data.cast("B"), self._offset + start * self._row
+        left, where = rows.view(np.uint8).data.cast("B"), self._offset + start * self._row
         while left:
             num_read = os.preadv(self._file.get_vfd_handle(), [left], where)
             if not num_read:

@@ -195,6 +195,15 @@ def test_text_in_place_of_numbers_is_wrong(key, tmp_path, capsys):
     assert f"data/demo_1/{key} holds no numbers" in capsys.readouterr().out
 
 
+def test_an_observation_that_is_no_number_is_described(tmp_path, capsys):
+    path = write_demos(tmp_path / "x.hdf5")
+    with h5py.File(path, "r+") as file:
+        for demo in file["data"].values():
+            demo["obs/pairs"] = np.zeros(len(demo["actions"]), [("a", "f4"), ("b", "i4")])
+    assert main(["info", str(path)]) == 0
+    assert "obs/pairs" in capsys.readouterr().out
+
+
 def test_a_run_and_its_checkpoint_are_described(small_config, capsys):
     trainer = Trainer(small_config())
     train_completely(trainer)

@@ -130,6 +130,42 @@ def test_training_sees_the_same_images_whether_they_are_frames_or_not(written, c
         assert 0 < far.max() <= 6
 
 
+@pytest.mark.parametrize("options", [{"hdf5_cache_mode": None}, {"cache_dir": "cache"}])
+def test_frames_in_one_piece_are_read_as_frames(files, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def images():
+        data = SequenceDataset(files["jpeg"], ["camera"], **options)
+        return data.get_batch(list(range(len(data))))["obs"]["camera"].numpy()
+
+    before = images()
+    with h5py.File(files["jpeg"], "r+") as file:
+        for demo in file["data"].values():
+            stored = demo["obs/camera"]
+            rows, attributes = stored[()], dict(stored.attrs)
+            del demo["obs/camera"]
+            demo["obs/camera"] = rows
+            demo["obs/camera"].attrs.update(attributes)
+    np.testing.assert_array_equal(images(), before)
+
+
+@pytest.mark.parametrize("shape", [(-8, 8, 3), (0, 8, 3), "abc", (10**9, 10**9, 3)])
+def test_frames_of_absurd_sizes_are_refused(files, shape):
+    with h5py.File(files["jpeg"], "r+") as file:
+        for demo in file["data"].values():
+            demo["obs/camera"].attrs["frame_shape"] = shape
+    with pytest.raises(ValueError, match="jpeg.hdf5: .*(frame_shape|int|memory)"):
+        SequenceDataset(files["jpeg"], ["camera"], hdf5_cache_mode=None)
+
+
+def test_long_floats_in_one_piece_are_read(tmp_path):
+    with h5py.File(tmp_path / "long.hdf5", "w") as file:
+        file["x"] = np.arange(6, dtype=np.longdouble).reshape(3, 2)
+        rows = np.zeros((2, 2), np.float32)
+        StoredArray(file["x"].id).light().read_into(rows, 1)
+    assert rows.tolist() == [[2, 3], [4, 5]]
+
+
 def test_reading_processes_decode_frames(written):
     def images(kind):
         data = SequenceDataset(written[kind], ["camera"], hdf5_cache_mode="low_dim")
