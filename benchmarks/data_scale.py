@@ -18,25 +18,22 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import h5py
 import numpy as np
 import torch
-from image_windows import BATCH_SIZE, CAMERAS, VECTOR, forget
-from measure import machine, markdown, spread
+from image_windows import BATCH_SIZE, CAMERAS, SIZE, VECTOR, forget
+from measure import in_a_process, machine, markdown, spread
 
 from offrl import config_factory
 from offrl.algos import algo_factory
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 
-SIZE = 84
 PARTS = ("memory", "first_batch", "demos")
 
 
@@ -58,12 +55,6 @@ def write(path: Path, demos: int, arrays: dict[str, np.ndarray]) -> None:
             demo.attrs["num_samples"] = len(arrays["actions"])
             for key, array in arrays.items():
                 demo[key] = array
-
-
-def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process, and return its result."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
 
 
 def image_loader(path: str, cache_gb: float | None, num_workers: int) -> BatchLoader:

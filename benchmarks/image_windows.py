@@ -194,53 +194,34 @@ def windows_table(folder: Path, batches: int, repeats: int, peer: bool, cold: bo
 
 def cached_table(folder: Path, size: int, batches: int, repeats: int) -> str:
     """Compare JPEGs that are cached as such, with two readers, with a plain file read likewise."""
-    rows = []
-    for seq_length in (1, 10):
-        own = {
-            kind: Contestant(
-                offrl_batches,
-                str(folder / f"{kind}.hdf5"),
-                seq_length,
-                workers=2,
-                hdf5_cache_mode="auto",
-                cache_gb=0.5 * size / 1e9,
-            )
-            for kind in ("plain", "jpeg")
-        }
-        times = {n: [x for _, x in r] for n, r in race(own, batches, repeats).items()}
-        rows.append(
-            [
-                f"{seq_length} steps",
-                *(spread(times[kind], 1) for kind in times),
-                spread(ratios(times["jpeg"], times["plain"])),
-            ]
-        )
-    header = [
-        "two readers, a cache of half the images",
-        "plain, us an image",
-        "JPEG",
-        "JPEG / plain",
-    ]
-    return markdown(header, rows)
+    options = {"workers": 2, "hdf5_cache_mode": "auto", "cache_gb": 0.5 * size / 1e9}
+    ways = {kind: (folder / f"{kind}.hdf5", options) for kind in ("plain", "jpeg")}
+    title = "two readers, a cache of half the images"
+    return _pair_table(
+        [title, "plain, us an image", "JPEG", "JPEG / plain"], ways, batches, repeats
+    )
 
 
 def mapped_table(folder: Path, batches: int, repeats: int) -> str:
     """Compare windows from mapped rows (``cache_dir``) with those from memory."""
+    path, options = folder / "plain.hdf5", {"cache_dir": str(folder / "cache")}
+    ways = {"cache_dir": (path, options), "memory": (path, {})}
+    header = ["", "cache_dir, us an image", "memory", "rate / that from memory"]
+    return _pair_table(header, ways, batches, repeats)
+
+
+def _pair_table(
+    header: list[str], ways: Mapping[str, tuple[Path, Any]], batches: int, repeats: int
+) -> str:
+    """Compare two ways to draw windows of one step and of ten, each a file and its options."""
     rows = []
     for seq_length in (1, 10):
-        path = str(folder / "plain.hdf5")
-        own = {
-            "memory": Contestant(offrl_batches, path, seq_length),
-            "cache_dir": Contestant(
-                offrl_batches, path, seq_length, cache_dir=str(folder / "cache")
-            ),
+        contestants = {
+            name: Contestant(offrl_batches, str(path), seq_length, **options)
+            for name, (path, options) in ways.items()
         }
-        times = {n: [x for _, x in r] for n, r in race(own, batches, repeats).items()}
-        rows.append(
-            [
-                f"{seq_length} steps",
-                *(spread(times[name], 1) for name in times),
-                spread(ratios(times["memory"], times["cache_dir"])),
-            ]
-        )
-    return markdown(["", "memory, us an image", "cache_dir", "rate / that from memory"], rows)
+        found = race(contestants, batches, repeats)
+        one, two = ([wall for _, wall in rates] for rates in found.values())
+        shares = spread(ratios(two, one))
+        rows.append([f"{seq_length} steps", spread(one, 1), spread(two, 1), shares])
+    return markdown(header, rows)

@@ -18,14 +18,12 @@ compares data that lies there, batches that are sent ahead, and batches that eac
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,10 +36,12 @@ from image_windows import (
     VECTOR,
     cached_table,
     mapped_table,
+    offrl_batches,
+    robomimic_batches,
     windows_table,
     write_file,
 )
-from measure import alternate, machine, markdown, ratios, spread, timed
+from measure import alternate, in_a_process, machine, markdown, ratios, spread, timed
 from peers import ROBOMIMIC
 
 from offrl import config_factory
@@ -55,58 +55,23 @@ SEQ_LENGTH = 10
 PARTS = ("memory", "windows", "cold", "steps")
 
 
-def loader_of(path: str) -> BatchLoader:
-    dataset = SequenceDataset(
-        path, [*CAMERAS, VECTOR], seq_length=SEQ_LENGTH, load_next_obs=False, get_pad_mask=True
-    )
-    return BatchLoader(dataset, BATCH_SIZE, seed=0)
-
-
-def with_offrl(path: str) -> Any:
-    return iter(loader_of(path))
-
-
-def with_robomimic(path: str) -> Any:
-    ROBOMIMIC.make_importable()
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        from robomimic.utils import obs_utils
-        from robomimic.utils.dataset import SequenceDataset as Theirs
-
-        obs_utils.initialize_obs_modality_mapping_from_dict({"rgb": CAMERAS, "low_dim": [VECTOR]})
-        dataset = Theirs(
-            hdf5_path=path,
-            obs_keys=[*CAMERAS, VECTOR],
-            dataset_keys=["actions", "rewards", "dones"],
-            seq_length=SEQ_LENGTH,
-            hdf5_cache_mode="all",
-            load_next_obs=False,
-        )
-    return iter(torch.utils.data.DataLoader(dataset, BATCH_SIZE, shuffle=True))
+with_offrl = partial(offrl_batches, seq_length=SEQ_LENGTH, get_pad_mask=True)
+with_robomimic = partial(robomimic_batches, seq_length=SEQ_LENGTH, hdf5_cache_mode="all")
 
 
 def nothing(path: str) -> Any:
     return iter([None])
 
 
-def in_a_process(load: Callable[[str], Any], path: str) -> tuple[float, float]:
+def peak_and_first_batch(load: Callable[[str], Any], path: str) -> tuple[float, float]:
     """Peak memory in bytes, and seconds from the constructor to the first batch."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(load, path, theirs))
-    process.start()
-    result = ours.recv()
-    process.join()
-    return result
-
-
-def _measure(load: Callable[[str], Any], path: str, connection: Any) -> None:
-    if load is with_robomimic:
+    if getattr(load, "func", load) is robomimic_batches:
         ROBOMIMIC.make_importable()
     started = time.perf_counter()
     next(load(path))
     seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    connection.send((peak * (1 if sys.platform == "darwin" else 1024), seconds))
+    return peak * (1 if sys.platform == "darwin" else 1024), seconds
 
 
 def batch_times(path: str, repeats: int) -> dict[str, list[float]]:
@@ -201,7 +166,7 @@ def memory_table(folder: Path, raw: int, loaders: dict[str, Any], repeats: int) 
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
     for _ in range(repeats):
         for name, load in loaders.items():
-            measured[name].append(in_a_process(load, path))
+            measured[name].append(in_a_process(peak_and_first_batch, load, path))
     gathers = batch_times(path, 3 * repeats)
     bare = median(peak for peak, _ in measured.pop("nothing"))
     first = {name: [seconds for _, seconds in runs] for name, runs in measured.items()}

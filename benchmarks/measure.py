@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -26,6 +29,12 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
         return time.perf_counter() - started
 
     return run
+
+
+def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a fresh process, and return its result."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
 def alternate(
