@@ -71,8 +71,7 @@ TABLE = [
             [place.holding(f"episode_{n}.hdf5", b"") for n in ("1", "01")]
             and open_demos(place.demos.rename(place.folder / "episode_2.hdf5").parent)
         ),
-        "{folder}: episode_01.hdf5 and episode_1.hdf5 have one number; rename one, or move it out "
-        "of the folder",
+        "{folder}: episode_01.hdf5 and episode_1.hdf5 have one number; take one out",
     ),
     # configs
     (

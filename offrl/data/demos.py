@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -129,11 +130,12 @@ class Demos(Episodes):
     """
 
     tasks: Mapping[int, str] = {}
+    _names: Collection[str]  # of all demonstrations, in order
 
-    @abstractmethod
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
         """Return the names of the demonstrations, of those under ``filter_key`` if given, in the
         order of the number in ``demo_N``; the first ``limit`` of them."""
+        return list(self._names if filter_key is None else self.under(filter_key))[:limit]
 
     def under(self, filter_key: str) -> list[str]:
         """Return the demonstrations under a filter key of ``masks``."""
@@ -290,14 +292,12 @@ class DemoArrays(Demos):
         self.path, self._notes, self._arrays = path, notes or {}, dict(arrays)
         ends = [0, *np.cumsum(lengths).tolist()]
         self._ranges = {f"demo_{i}": steps for i, steps in enumerate(pairwise(ends))}
+        self._names = self._ranges
         for key, array in self._arrays.items():
             if len(array) != ends[-1]:
                 raise ValueError(f"{path}: {key} has {len(array)} rows, but actions {ends[-1]}")
             if array.dtype.kind not in "fiub":
                 raise ValueError(f"{path}: {key} holds no numbers")
-
-    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        return (list(self._ranges) if filter_key is None else self.under(filter_key))[:limit]
 
     def has(self, demo: str, key: str) -> bool:
         return key in self._arrays
@@ -337,3 +337,17 @@ class DemoArrays(Demos):
                 words = f"{key} is {space}, and networks see vectors and images"
             raise ValueError(f"{self.path}: {words}{remedy}")
         return self._arrays[key]
+
+
+def numbers_of(names: Iterable[str], form: str, place: object) -> dict[str, int]:
+    """Return the number of each name, in their order. Raises ``ValueError`` for a name of another
+    ``form`` than, say, ``demo_N``, and for two of one number. place: of the names, for messages."""
+    pattern, found = re.escape(form).replace("N", r"(\d{1,9})"), dict[int, str]()
+    for name in names:
+        match = re.fullmatch(pattern, name)
+        if not match:
+            raise ValueError(f"{place}: {name} is no {form}, as the others are; take it out")
+        other = found.setdefault(int(match[1]), name)
+        if other != name:
+            raise ValueError(f"{place}: {other} and {name} have one number; take one out")
+    return {name: number for number, name in sorted(found.items())}

@@ -162,7 +162,7 @@ class Part(StepArray):
 class SeparateArrays(Demos):
     """Demonstrations with separate arrays, the latest of which are kept open.
 
-    A format defines ``_open``, ``keys`` and ``demos``, and ``attributes`` if it has such.
+    A format defines ``_open``, ``keys`` and ``_names``, and ``attributes`` if it has such.
     """
 
     def __init__(self) -> None:

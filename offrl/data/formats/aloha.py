@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.demos import numbers_of
 from offrl.data.formats.hdf5 import CheckedFile, located, open_array, open_hdf5
 from offrl.data.separate import SeparateArrays, StepArray
 from offrl.data.storage import StoredArray, decode_image
@@ -36,7 +37,8 @@ class AlohaEpisodes(SeparateArrays):
     def __init__(self, path: Path):
         super().__init__()
         self.path = path
-        self._paths = episodes_in(path) if path.is_dir() else {_name(path): path}
+        self._paths = _episodes_in(path) if path.is_dir() else {_name(path): path}
+        self._names = self._paths
         self._files: OrderedDict[str, CheckedFile] = OrderedDict()
         self._keys: dict[str, dict[str, str]] = {}  # the places of arrays in each file
 
@@ -44,9 +46,6 @@ class AlohaEpisodes(SeparateArrays):
         super().close()
         while self._files:
             self._files.popitem()[1].close()
-
-    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        return (list(self._paths) if filter_key is None else self.under(filter_key))[:limit]
 
     def keys(self, demo: str) -> dict[str, str]:
         if demo not in self._keys:
@@ -127,20 +126,10 @@ class _Jpegs(StepArray):
         return images[..., ::-1]
 
 
-def episodes_in(folder: Path) -> dict[str, Path]:
-    """List the files of episodes in a folder by their names, in the order of their numbers; raises
-    ``ValueError`` for other HDF5 files in it, and for two episodes of one number."""
-    numbers: dict[int, Path] = {}
-    for path in sorted(folder.glob("*.hdf5")):
-        found = re.fullmatch(r"episode_(\d{1,9})\.hdf5", path.name)
-        if not found:
-            words = f"{path.name} is no episode_N.hdf5, as the other files are"
-            raise ValueError(f"{folder}: {words}; rename it, or move it out of the folder")
-        other = numbers.setdefault(int(found[1]), path)
-        if other != path:
-            words = f"{other.name} and {path.name} have one number"
-            raise ValueError(f"{folder}: {words}; rename one, or move it out of the folder")
-    return {path.stem: path for _, path in sorted(numbers.items())}
+def _episodes_in(folder: Path) -> dict[str, Path]:
+    """List the files of episodes in a folder by their names, in the order of their numbers."""
+    names = sorted(path.name for path in folder.glob("*.hdf5"))
+    return {Path(n).stem: folder / n for n in numbers_of(names, "episode_N.hdf5", folder)}
 
 
 def is_aloha(path: Path, file: h5py.File | None) -> bool:

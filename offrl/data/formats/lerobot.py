@@ -74,6 +74,7 @@ class LeRobotFolder(SeparateArrays):
         parquet()
         self.path, self._index = folder, read_index(folder)
         self.tasks = self._index.tasks
+        self._names = list(map("demo_{}".format, self._index.episodes))
         with located(folder, NOTES):
             own = file_in(folder, NOTES)
         self._notes = read_notes(folder, own.read_bytes()) if own.exists() else None
@@ -89,10 +90,6 @@ class LeRobotFolder(SeparateArrays):
         super().close()
         self._tables.clear()
         self._films.clear()
-
-    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        names = list(map("demo_{}".format, self._index.episodes))
-        return (names if filter_key is None else self.under(filter_key))[:limit]
 
     def under(self, filter_key: str) -> list[str]:
         if re.fullmatch(RANGE, filter_key):

@@ -2,7 +2,6 @@
 ``actions``, ``terminated``, ``truncated``, ``success``, ``rewards`` and ``obs``, JSON beside it."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.demos import numbers_of
 from offrl.data.formats.hdf5 import located, open_array, open_hdf5
 from offrl.data.separate import Part, SeparateArrays, StepArray
 from offrl.links import inside
@@ -42,23 +42,12 @@ class ManiSkillFile(SeparateArrays):
         self._file = open_hdf5(path, swmr)
         self.external = self._file.external
         self._keys: dict[str, dict[str, str]] = {}  # the places of arrays in each trajectory
-        numbers: dict[int, str] = {}
-        for name in self._file:
-            found = re.fullmatch(r"traj_(\d{1,9})", name)
-            if not found:
-                raise ValueError(f"{path}: {name} is no traj_N, as the others are; take it out")
-            other = numbers.setdefault(int(found[1]), name)
-            if other != name:
-                raise ValueError(f"{path}: {other} and {name} have one number; take one out")
-        self._numbers_of = {name: number for number, name in sorted(numbers.items())}
+        self._names = self._numbers_of = numbers_of(self._file, "traj_N", path)
         self._info, self._episodes = self._read_json()
 
     def close(self) -> None:
         super().close()
         self._file.close()
-
-    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        return (list(self._numbers_of) if filter_key is None else self.under(filter_key))[:limit]
 
     def masks(self) -> dict[str, list[str]]:
         """Return the successful trajectories under ``success``, if there are some."""
