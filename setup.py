@@ -75,7 +75,7 @@ setup(
         "atari": ["ale-py>=0.10"],
         "minari": ["minari[hdf5]>=0.5"],
         "lerobot": ["pyarrow>=15,<26", "av>=14"],  # later pyarrows need numpy 2
-        "zarr": ["numcodecs>=0.12,<0.16"],  # later ones unpack no parts of chunks
+        "zarr": ["zarr>=2.18,<3"],  # later ones need Python 3.11
         "distributed": RAY,
         "docs": [
             "sphinx>=7.4",
@@ -102,8 +102,7 @@ setup(
             "python-xlib>=0.33; sys_platform == 'linux'",  # presses keys in windows
             "pyarrow>=15,<26",
             "av>=14",
-            "zarr>=2.18,<3",  # writes data to read; it needs an older numcodecs
-            "numcodecs>=0.12,<0.16",
+            "zarr>=2.18,<3",
             "jsonschema>=4.18",
             "optuna>=4",
             *DIFFUSION,

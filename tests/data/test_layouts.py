@@ -1,6 +1,7 @@
 """The layouts of other projects: what is read is what was recorded, by every way of reading."""
 
 import logging
+import tracemalloc
 from typing import NamedTuple
 
 import h5py
@@ -17,7 +18,7 @@ from offrl import Trainer
 from offrl.__main__ import main
 from offrl.data.formats.files import open_demos, open_episodes
 from offrl.data.formats.hdf5 import DemoFile
-from offrl.data.formats.zarr_array import Chunks, FolderFiles, ZarrArray
+from offrl.data.formats.zarr_array import ZarrArray, ZarrGroup
 from offrl.data.sequence import SequenceDataset
 
 
@@ -183,11 +184,20 @@ def test_any_window_of_any_episodes_is_what_was_recorded(tmp_path_factory, lengt
                 assert np.array_equal(demos.array(demo, key).rows(start, stop), rows[start:stop])
 
 
+CODECS = {
+    "lz4": numcodecs.LZ4,
+    "zstd": numcodecs.Zstd,
+    "zlib": numcodecs.Zlib,
+    "gzip": numcodecs.GZip,
+    "blosc": numcodecs.Blosc,
+    "shuffled": lambda: numcodecs.Blosc("zstd", shuffle=numcodecs.Blosc.BITSHUFFLE),
+}
+
+
 @st.composite
 def zarr_arrays(draw):
     """An array, its chunks, and how zarr writes it."""
     shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
-    codecs = (None, "lz4", "zstd", "zlib", "gzip", "blosc", "shuffled")
     return {
         "data": np.random.default_rng(draw(st.integers(0, 9)))
         .integers(0, 256, shape)
@@ -195,33 +205,63 @@ def zarr_arrays(draw):
         "chunks": tuple(draw(st.integers(1, size + 2)) for size in shape),
         "order": draw(st.sampled_from("CF")),
         "dimension_separator": draw(st.sampled_from("./")),
-        "compressor": draw(st.sampled_from(codecs)),
+        "compressor": draw(st.sampled_from([None, *CODECS])),
     }
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=zarr_arrays(), data=st.data())
 def test_rows_of_any_array_of_zarrs_are_what_zarr_wrote(monkeypatch, tmp_path_factory, made, data):
-    # Small chunks count as large ones, so that rows are unpacked alone, and few are kept.
-    monkeypatch.setattr("offrl.data.formats.zarr_array.LARGE_CHUNK", data.draw(st.integers(0, 99)))
+    # So small that few chunks are kept.
     monkeypatch.setattr("offrl.data.formats.zarr_array.CACHED_BYTES", data.draw(st.integers(0, 99)))
-    codecs = {
-        "lz4": numcodecs.LZ4,
-        "zstd": numcodecs.Zstd,
-        "zlib": numcodecs.Zlib,
-        "gzip": numcodecs.GZip,
-        "blosc": numcodecs.Blosc,
-        "shuffled": lambda: numcodecs.Blosc("zstd", shuffle=numcodecs.Blosc.BITSHUFFLE),
-    }
     codec, path = made["compressor"], tmp_path_factory.mktemp("any")
     group = zarr.group(zarr.DirectoryStore(str(path)))
-    options = made | {"compressor": codecs[codec]() if codec else None}
+    options = made | {"compressor": CODECS[codec]() if codec else None}
     group.create_group("data").array("x", **options)
-    array = ZarrArray(FolderFiles(path), "data/x", Chunks())
+    array = ZarrArray(ZarrGroup(path), "data/x")
     for _ in range(3):
         start = data.draw(st.integers(0, len(array) - 1))
         stop = data.draw(st.integers(start + 1, len(array)))
         assert np.array_equal(array.rows(start, stop), made["data"][start:stop])
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 79, 81, 2**20])
+@pytest.mark.parametrize("codec", [None, *CODECS])
+def test_a_chunk_of_zarrs_with_more_or_fewer_bytes_is_refused(codec, num_bytes, tmp_path):
+    content, compressor = bytes(num_bytes), CODECS[codec]() if codec else None
+    group = zarr.group(zarr.DirectoryStore(str(tmp_path))).create_group("data")
+    group.array("x", np.arange(20.0), chunks=10, compressor=compressor)
+    (tmp_path / "data/x/0").write_bytes(compressor.encode(content) if codec else content)
+    array = ZarrArray(ZarrGroup(tmp_path), "data/x")
+    assert array.rows(10, 20).tolist() == list(range(10, 20))
+    with pytest.raises(ValueError, match=r"^[^\n]*: data/x/0 cannot be read [^\n]*$"):
+        array.rows(5, 15)
+
+
+def test_a_chunk_of_zarrs_that_is_missing_is_not_taken_for_zeros(tmp_path):
+    group = zarr.group(zarr.DirectoryStore(str(tmp_path))).create_group("data")
+    group.array("x", np.ones(20), chunks=10)
+    (tmp_path / "data/x/0").unlink()
+    array = ZarrArray(ZarrGroup(tmp_path), "data/x")
+    with pytest.raises(ValueError, match="data/x/0 is missing"):
+        array.rows(5, 15)
+
+
+def test_chunks_of_zarrs_are_not_in_memory_all_at_once(monkeypatch, tmp_path):
+    monkeypatch.setattr("offrl.data.formats.zarr_array.CACHED_BYTES", 0)
+    group = zarr.group(zarr.DirectoryStore(str(tmp_path))).create_group("data")
+    group.array("x", np.ones((32, 1), np.uint8), chunks=(1, 2**20))
+    array = ZarrArray(ZarrGroup(tmp_path), "data/x")
+    tracemalloc.start()
+    assert array.read().sum() == 32
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 8 * 2**20
+
+
+def test_an_array_of_zarrs_may_be_empty(tmp_path):
+    zarr.group(zarr.DirectoryStore(str(tmp_path))).create_group("data").array("x", np.zeros((0, 3)))
+    assert ZarrArray(ZarrGroup(tmp_path), "data/x").read().shape == (0, 3)
 
 
 def test_episodes_are_in_the_order_of_their_numbers_and_files_beside_them_do_not_matter(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from offrl.data.formats.hdf5 import located
-from offrl.data.formats.zarr_array import Chunks, FolderFiles, ZarrArray, ZipFiles
+from offrl.data.formats.zarr_array import ZarrArray, ZarrGroup
 from offrl.data.separate import Part, SeparateArrays
 
 log = logging.getLogger(__name__)
@@ -36,33 +36,32 @@ class ReplayBufferEpisodes(SeparateArrays):
     def __init__(self, path: Path):
         super().__init__()
         self.path = path
-        self._files = FolderFiles(path) if path.is_dir() else ZipFiles(path)
-        if self._files.has("zarr.json"):
+        self._group = ZarrGroup(path)
+        if self._group.has("zarr.json"):
             remedy = "write it again with zarr_format=2"
             raise ValueError(f"{path}: is in zarr's format 3, and offrl reads format 2; {remedy}")
-        if not self._files.has(f"{ENDS}/.zarray"):
-            has = ", ".join(sorted(self._files.names())) or "no arrays"
+        if not self._group.has(f"{ENDS}/.zarray"):
+            has = ", ".join(self._group.names) or "no arrays"
             raise ValueError(f"{path}: has no {ENDS}, as Diffusion Policy's data has; it has {has}")
-        chunks = Chunks()
-        ends = ZarrArray(self._files, ENDS, chunks)
+        ends = ZarrArray(self._group, ENDS)
         self._ranges = self._episodes(ends.rows(0, len(ends)), ends.dtype)
         self._columns: dict[str, ZarrArray] = {}
-        for name in sorted(self._files.names()):
+        for name in self._group.names:
             group, _, own = name.partition("/")
             if group == "data":
                 key = KEYS.get(own, f"obs/{own}")
                 if key in self._columns:
                     raise ValueError(f"{path}: {name} and another would both be {key}; drop one")
-                self._columns[key] = ZarrArray(self._files, name, chunks)
+                self._columns[key] = ZarrArray(self._group, name)
         if "actions" not in self._columns:
-            has = ", ".join(sorted(self._files.names())) or "no arrays"
+            has = ", ".join(self._group.names) or "no arrays"
             raise ValueError(f"{path}: has no data/action; it has {has}")
         for array in self._columns.values():
             self._check_length(array)
 
     def close(self) -> None:
         super().close()
-        self._files.close()
+        self._group.close()
 
     def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
         return (list(self._ranges) if filter_key is None else self.under(filter_key))[:limit]
@@ -72,7 +71,7 @@ class ReplayBufferEpisodes(SeparateArrays):
 
     def unread(self) -> list[str]:
         read = {array.place.rpartition(": ")[2] for array in self._columns.values()}
-        return sorted(self._files.names() - read - {ENDS})
+        return sorted({*self._group.names} - read - {ENDS})
 
     def _open(self, demo: str, key: str) -> Part:
         steps = self._ranges[demo]
