@@ -91,6 +91,7 @@ class Source:
         return int(self.lengths.sum())
 
 
+MOST_FILES = 256  # that a process has open; systems allow 1024 or more
 OpenFile = tuple[Demos, Source]  # an open file, and its selected demonstrations
 
 
@@ -143,14 +144,16 @@ class Files(AbstractContextManager):
     def all_have(self, key: str) -> bool:
         return all(file.all_have(source.demos, key) for file, source in self._pairs())
 
-    def shape(self, key: str, pairs: Sequence[OpenFile] | None = None) -> tuple[int, ...]:
+    def shape(self, key: str, sources: Sequence[Source] = ()) -> tuple[int, ...]:
         """Return the shape of one step; ``ValueError`` if the files do not agree on it."""
-        (first, source), *others = pairs or self._pairs()
-        shape = first.shape(source.demos[0], key)
-        for file, other in others:
-            if file.shape(other.demos[0], key) != shape:
-                words = f"{list(file.shape(other.demos[0], key))} in {other.path}; use what agrees"
-                raise ValueError(f"{key} has shape {list(shape)} in {source.path}, but {words}")
+        (path, shape), *others = (
+            (source.path, self._file(source.path).shape(source.demos[0], key))
+            for source in sources or self.sources
+        )
+        for other, found in others:
+            if found != shape:
+                words = f"{list(found)} in {other}; use what agrees"
+                raise ValueError(f"{key} has shape {list(shape)} in {path}, but {words}")
         return shape
 
     def told(
@@ -195,12 +198,12 @@ class Files(AbstractContextManager):
     def read(self, key: str, or_zeros: bool = False) -> np.ndarray:
         """Read a key of all files, ``[sum(lengths), ...]``. With ``or_zeros``, files that lack it
         give zeros, ``[sum(lengths), 1]`` if all do."""
-        pairs, parts = self._pairs(), []
-        have = [not or_zeros or file.all_have(source.demos, key) for file, source in pairs]
+        parts = []
+        have = [not or_zeros or file.all_have(source.demos, key) for file, source in self._pairs()]
         if not any(have):
             return np.zeros((sum(source.num_steps for source in self.sources), 1), np.float32)
-        shape = self.shape(key, list(compress(pairs, have)))
-        for (file, source), has in zip(pairs, have, strict=True):
+        shape = self.shape(key, list(compress(self.sources, have)))
+        for (file, source), has in zip(self._pairs(), have, strict=True):
             if not has:
                 log.warning(f"{source.path} has no {key}: taken as zero")
                 parts.append(np.zeros((source.num_steps, *shape), np.float32))
@@ -212,9 +215,11 @@ class Files(AbstractContextManager):
 
     def size(self, key: str) -> int:
         """Count the bytes that a key of all files takes in memory; 0 if they lack it."""
-        pairs = self._having(key)
-        steps = (source.num_steps * math.prod(f.shape(source.demos[0], key)) for f, source in pairs)
-        return sum(steps) * self._dtype(key).itemsize if pairs else 0
+        num = sum(
+            source.num_steps * math.prod(file.shape(source.demos[0], key))
+            for file, source in self._having(key)
+        )
+        return num and num * self._dtype(key).itemsize
 
     def streamed(self, key: str, shape: tuple[int, ...], cache_bytes: int) -> StreamedColumn:
         """Make a column that is read from the files, of which so many bytes are kept in memory:
@@ -254,8 +259,8 @@ class Files(AbstractContextManager):
 
         return ArrayColumn(map_rows(folder, key, identity, (num, *shape), dtype, parts))
 
-    def _having(self, key: str) -> list[OpenFile]:
-        return [(file, source) for file, source in self._pairs() if file.has(source.demos[0], key)]
+    def _having(self, key: str) -> Iterator[OpenFile]:
+        return (pair for pair in self._pairs() if pair[0].has(pair[1].demos[0], key))
 
     def _dtype(self, key: str) -> np.dtype:
         """Return the type of a key's rows: that of all files that have it together."""
@@ -308,8 +313,11 @@ class Files(AbstractContextManager):
     def _file(self, path: str) -> Demos:
         handle = (os.getpid(), path)
         if handle not in self._open:
+            if len(self._open) >= MOST_FILES:
+                self._open.pop(next(iter(self._open))).close()
             self._open[handle] = open_demos(path, self._swmr, self._images.get(path))
         return self._open[handle]
 
-    def _pairs(self) -> list[OpenFile]:
-        return [(self._file(source.path), source) for source in self.sources]
+    def _pairs(self) -> Iterator[OpenFile]:
+        """Yield each file, which may be closed when the next one is opened."""
+        return ((self._file(source.path), source) for source in self.sources)

@@ -132,6 +132,7 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
     for why in _refusals(content["algo_name"], config):
         raise ValueError(why)
     config["observation"] = _without_shifts(config["observation"])
+    config["train"] = _with_places_of_data(config["train"])
     ema = config["train"].pop("ema", None)  # in ``algo`` of robomimic's diffusion policy
     if content["algo_name"] == DIFFUSION:
         config["algo"]["ema"] = {"enabled": ema["enabled"], "power": ema["power"] or 0.75}
@@ -164,6 +165,14 @@ def export_checkpoint(content: Mapping[str, Any], nets: Any) -> dict[str, Any]:
         },
         **statistics,
     }
+
+
+def _with_places_of_data(train: dict[str, Any]) -> dict[str, Any]:
+    """Write where data is as robomimic's own trainings take it."""
+    kept = {key: value for key, value in train.items() if key not in ("cache_gb", "cache_dir")}
+    if train.get("hdf5_cache_mode") == "auto":
+        kept["hdf5_cache_mode"] = "low_dim"
+    return {**kept, "num_data_workers": train.get("num_data_workers") or 0}
 
 
 def _without_shifts(section: Any) -> Any:

@@ -153,6 +153,7 @@ def _print(lines: Mapping[str, object]) -> None:
 
 
 def _show_dry_run(config: Any) -> int:
+    from offrl import parallel
     from offrl.config.pipeline import PipelineConfig
     from offrl.training.dry_run import dry_run
 
@@ -161,7 +162,9 @@ def _show_dry_run(config: Any) -> int:
             "--dry-run: only trainings of offrl's algorithms can say beforehand what they do; this "
             "file is of parts of your own (alg_para)"
         )
-    _print(dry_run(config))
+    with parallel.joined():
+        lines = dry_run(config)
+        _print(lines if parallel.rank() == 0 else {})
     return 0
 
 

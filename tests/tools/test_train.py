@@ -392,6 +392,14 @@ def test_bc_learns_to_lift_the_cube(tmp_path):
     assert test["logs"]["Success_Rate"] >= 0.8
 
 
+def test_one_of_several_processes_shows_what_a_dry_run_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("offrl.training.dry_run.dry_run", lambda config: {"data": "there"})
+    command = ["train", "--config", "bc.json", "--dry-run", "--output", str(tmp_path)]
+    for rank in (0, 1):
+        monkeypatch.setattr("offrl.parallel.rank", lambda rank=rank: rank)
+        assert main(command) == 0 and ("there" in capsys.readouterr().out) == (rank == 0)
+
+
 def test_a_dry_run_goes_to_the_first_step_and_writes_nothing(tmp_path, capsys):
     place = ["--output", str(tmp_path / "runs")]
     options = [*place, "--set", "train.cache_gb=0.0003", "--set", "train.num_data_workers=1"]

@@ -144,6 +144,10 @@ def test_a_longer_training_draws_as_if_it_had_been_so_long(image_config, demos, 
     encoder = exported["observation"]["encoder"]["rgb"]
     assert encoder["obs_randomizer_class"] == random[1:]
     assert encoder["obs_randomizer_kwargs"] == options[1:]
+    # Its trainings take neither "auto" nor null there.
+    train = exported["train"]
+    assert train["hdf5_cache_mode"] == "low_dim" and train["num_data_workers"] == 0
+    assert not {"cache_gb", "cache_dir"} & {*train}
 
 
 def test_pictures_of_another_kind_are_refused(image_config, demos):
