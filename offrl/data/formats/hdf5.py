@@ -169,12 +169,6 @@ class DemoFile(SeparateArrays):
     def masks(self) -> dict[str, list[str]]:
         return {key: self.demos(key) for key in self.filter_keys()}
 
-    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        return {
-            key: value.read() if isinstance(value, StoredArray) else value
-            for key, value in self.stored(demo, keys).items()
-        }
-
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         with located(self.path, f"data/{demo}"):
             group = self._group(demo)
