@@ -2,7 +2,6 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from offrl.data.demos import Demos
+from offrl.data.recent import Recent
 from offrl.images import Form, step_after, turned
 from offrl.memory import check_memory
 
@@ -166,7 +166,7 @@ class SeparateArrays(Demos):
     """
 
     def __init__(self) -> None:
-        self._opened: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._opened: Recent[Any] = Recent(MOST_OPEN)
         self._images: Mapping[str, Sequence[Form]] = {}
 
     def close(self) -> None:
@@ -222,14 +222,7 @@ class SeparateArrays(Demos):
 
     def array(self, demo: str, key: str) -> Any:
         """Return an array of a demonstration, opened if need be."""
-        place = demo, key
-        if place in self._opened:
-            self._opened.move_to_end(place)
-            return self._opened[place]
-        if len(self._opened) >= MOST_OPEN:
-            self._opened.popitem(last=False)
-        found = self._opened[place] = self._opened_anew(demo, key).light()
-        return found
+        return self._opened.get((demo, key), lambda: self._opened_anew(demo, key).light())
 
     def _opened_anew(self, demo: str, key: str) -> Any:
         """Open an array, which is turned if it is of images that ``turn`` named."""

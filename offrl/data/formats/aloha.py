@@ -7,7 +7,6 @@ Images are uint8 ``[T, H, W, 3]``, or, compressed, rows of JPEG files that are p
 import io
 import math
 import re
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from offrl.data.demos import numbers_of
 from offrl.data.formats.hdf5 import CheckedFile, located, open_array, open_hdf5
+from offrl.data.recent import Recent
 from offrl.data.separate import SeparateArrays, StepArray
 from offrl.data.storage import StoredArray, decode_image
 from offrl.links import inside
@@ -39,13 +39,12 @@ class AlohaEpisodes(SeparateArrays):
         self.path = path
         self._paths = _episodes_in(path) if path.is_dir() else {_name(path): path}
         self._names = self._paths
-        self._files: OrderedDict[str, CheckedFile] = OrderedDict()
+        self._files: Recent[CheckedFile] = Recent(MOST_FILES, dropped=self._close_file)
         self._keys: dict[str, dict[str, str]] = {}  # the places of arrays in each file
 
     def close(self) -> None:
         super().close()
-        while self._files:
-            self._files.popitem()[1].close()
+        self._files.clear()
 
     def keys(self, demo: str) -> dict[str, str]:
         if demo not in self._keys:
@@ -74,21 +73,20 @@ class AlohaEpisodes(SeparateArrays):
         return _Jpegs(array, f"{path}: {place}") if is_packed else array
 
     def _file(self, demo: str) -> CheckedFile:
-        """Open the file of an episode; the latest ones stay open."""
-        if demo in self._files:
-            self._files.move_to_end(demo)
-            return self._files[demo]
-        if len(self._files) >= MOST_FILES:
-            other, file = self._files.popitem(last=False)
-            for place in [place for place in self._opened if place[0] == other]:
-                del self._opened[place]
-            file.close()
+        return self._files.get(demo, lambda: self._open_file(demo))
+
+    def _open_file(self, demo: str) -> CheckedFile:
         path = self._paths[demo]
         if self.path.is_dir():
             path = inside(path, self.path, place=f"{self.path}: {path.name}")
-        file = self._files[demo] = open_hdf5(path)
+        file = open_hdf5(path)
         self.external |= file.external
         return file
+
+    def _close_file(self, demo: str, file: CheckedFile) -> None:
+        for key in self._keys.get(demo, ()):
+            self._opened.discard((demo, key))
+        file.close()
 
 
 class _Jpegs(StepArray):

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from offrl.data.formats.external import linked_files
+from offrl.data.recent import Recent
 from offrl.data.remarks import wrong_env_args
 from offrl.data.separate import SeparateArrays
 from offrl.data.storage import NO_CACHE, StoredArray, arrays_below, unreadable
@@ -43,7 +44,7 @@ class DemoFile(SeparateArrays):
             raise FileNotFoundError(f"{path}: no such dataset (train.data, or --dataset)")
         self._file = open_hdf5(self.path, swmr)
         self.external = self._file.external
-        self._groups: dict[str, h5py.h5g.GroupID] = {}
+        self._groups: Recent[h5py.h5g.GroupID] = Recent(MOST_GROUPS)
         with located(self.path, "data"):
             data = self._file.get("data")
             if not isinstance(data, h5py.Group) or not len(data):
@@ -198,14 +199,13 @@ class DemoFile(SeparateArrays):
             return sorted(set(self._file) - {"data", "mask"})
 
     def _group(self, demo: str) -> h5py.h5g.GroupID:
-        if demo not in self._groups:
-            if len(self._groups) >= MOST_GROUPS:
-                self._groups.clear()
-            with located(self.path, f"data/{demo}"):
-                if not isinstance(self._file[f"data/{demo}"], h5py.Group):
-                    raise ValueError(f"{self.path}: data/{demo} is no group of arrays; delete it")
-                self._groups[demo] = h5py.h5g.open(self._file.id, f"data/{demo}".encode())
-        return self._groups[demo]
+        return self._groups.get(demo, lambda: self._open_group(demo))
+
+    def _open_group(self, demo: str) -> h5py.h5g.GroupID:
+        with located(self.path, f"data/{demo}"):
+            if not isinstance(self._file[f"data/{demo}"], h5py.Group):
+                raise ValueError(f"{self.path}: data/{demo} is no group of arrays; delete it")
+            return h5py.h5g.open(self._file.id, f"data/{demo}".encode())
 
     def _open(self, demo: str, key: str) -> StoredArray:
         group = self._group(demo)

@@ -14,6 +14,7 @@ from typing import Any
 
 from offrl.data.demos import TASK
 from offrl.data.formats.exchange import read_notes, vector_columns
+from offrl.data.formats.film import OpenFilm
 from offrl.data.formats.hdf5 import located
 from offrl.data.formats.lerobot_index import INFO, file_in, parquet, read_index
 from offrl.data.formats.lerobot_steps import (
@@ -22,10 +23,10 @@ from offrl.data.formats.lerobot_steps import (
     ImageArray,
     NumberArray,
     Part,
-    Recent,
     Tables,
     image_size,
 )
+from offrl.data.recent import Recent
 from offrl.data.separate import SeparateArrays, StepArray
 
 NOTES = "meta/offrl.json"
@@ -84,7 +85,7 @@ class LeRobotFolder(SeparateArrays):
         kinds = {name: feature["dtype"] for name, feature in self._index.features.items()}
         numbers = [name for name, kind in kinds.items() if NUMBERS.fullmatch(kind)]
         self._tables = Tables(folder, numbers, self._index.fps)
-        self._films = Recent(OPEN_FILES)
+        self._films: Recent[OpenFilm] = Recent(OPEN_FILES)
 
     def close(self) -> None:
         super().close()

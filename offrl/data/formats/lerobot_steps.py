@@ -2,8 +2,7 @@
 
 import io
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 from offrl.data.formats.film import OpenFilm
 from offrl.data.formats.hdf5 import located
 from offrl.data.formats.lerobot_index import INFO, file_in, parquet, read_table, table_bytes
+from offrl.data.recent import Recent
 from offrl.data.separate import StepArray
 from offrl.memory import check_memory
 
@@ -21,38 +21,6 @@ OPEN_FILES = 64
 MANY_FRAMES = 64  # that several threads decode
 STEPS_BYTES, PART_BYTES = 2**27, 2**23  # of numbers that stay in memory, and are read at once
 IMAGE_BYTES = 2**28  # of images as they are stored that stay in memory
-
-
-class Recent:
-    """The values that were asked for last, of at most ``limit`` in all by their ``size``."""
-
-    def __init__(self, limit: int, size: Callable[[Any], int] = lambda value: 1):
-        self._limit, self._size, self._total = limit, size, 0
-        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the value of ``key``; ``make`` it if need be."""
-        if key in self._values:
-            self._values.move_to_end(key)
-            return self._values[key][0]
-        value = make()
-        size = self._size(value)
-        self._values[key] = value, size
-        self._total += size
-        self._drop(self._limit)
-        return value
-
-    def keep_last(self) -> None:
-        """Drop all but the value that was asked for last."""
-        self._drop(0)
-
-    def _drop(self, limit: int) -> None:
-        while self._total > limit and len(self._values) > 1:
-            self._total -= self._values.popitem(last=False)[1][1]
-
-    def clear(self) -> None:
-        self._values.clear()
-        self._total = 0
 
 
 class Part(NamedTuple):
@@ -136,10 +104,9 @@ class Tables:
 
     def __init__(self, folder: Path, names: Sequence[str], fps: float):
         self._folder, self._names, self._fps = folder, names, fps
-        self._files = Recent(OPEN_FILES)
-        self._steps, self._images = (
-            Recent(limit, lambda table: int(table.nbytes)) for limit in (STEPS_BYTES, IMAGE_BYTES)
-        )
+        self._files: Recent[_File] = Recent(OPEN_FILES)
+        self._steps: Recent[Steps] = Recent(STEPS_BYTES, lambda steps: steps.nbytes)
+        self._images: Recent[Any] = Recent(IMAGE_BYTES, lambda column: int(column.nbytes))
         self._places: dict[tuple[Path, int], range] = {}  # row groups of episodes
 
     def clear(self) -> None:
@@ -157,8 +124,7 @@ class Tables:
             if (path, number) not in self._places:
                 self._places[path, number] = self._file(path).part(number)
             groups = self._places[path, number]
-            found: Steps = self._steps.get((path, groups), partial(self._read, path, groups))
-            return found
+            return self._steps.get((path, groups), partial(self._read, path, groups))
 
     def _read(self, path: Path, groups: range) -> Steps:
         file = self._file(path)
@@ -166,8 +132,7 @@ class Tables:
         return Steps(path, table, int(file.begins[groups.start]), self._fps)
 
     def _file(self, path: Path) -> "_File":
-        file: _File = self._files.get(path, lambda: _File(path, self._names))
-        return file
+        return self._files.get(path, lambda: _File(path, self._names))
 
     def step_bytes(self, path: Path, name: str) -> float:
         """Return the bytes of a step's image in a file; ``ValueError`` if that lacks the images."""
@@ -264,7 +229,11 @@ class FilmArray(StepArray):
     dtype = np.dtype(np.uint8)
 
     def __init__(
-        self, place: tuple[Path, float], shape: tuple[int, ...], fps: float, films: Recent
+        self,
+        place: tuple[Path, float],
+        shape: tuple[int, ...],
+        fps: float,
+        films: Recent[OpenFilm],
     ):
         (self._path, self._start), self.shape, self._fps, self._films = place, shape, fps, films
         film = self._film()
@@ -273,8 +242,7 @@ class FilmArray(StepArray):
         film.check(self._start, len(self), fps)
 
     def _film(self) -> OpenFilm:
-        film: OpenFilm = self._films.get(self._path, lambda: OpenFilm(self._path))
-        return film
+        return self._films.get(self._path, lambda: OpenFilm(self._path))
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         film = self._film() if stop - start < MANY_FRAMES else OpenFilm(self._path, threads=0)
