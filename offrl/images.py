@@ -6,7 +6,7 @@ entry of ``FORMS`` turns rows ``[N, ...]`` of a form, and raises ``ValueError`` 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,29 @@ def scaled(rows: np.ndarray, forms: Iterable[Form], low: float, high: float) -> 
     """Turn rows, and map their numbers from ``low`` to ``high`` to uint8, 0 to 255; others become
     the nearer one."""
     return _in_bytes(turned(rows, forms), low, high).clip(0, 255).astype(np.uint8)
+
+
+def pictures(rows: Any) -> np.ndarray | None:
+    """Return images ``[T, ...]`` of any form as uint8 ``[T, H, W, 1 or 3]``, to look at; ``None``
+    for all else, such as depth maps."""
+    if not isinstance(rows, np.ndarray) or rows.ndim not in (3, 4):
+        return None
+    step, kind, ends = rows.shape[1:], rows.dtype, (0, 1)
+    if kind.kind in "fiu" and kind != np.uint8:
+        ends = rows.min(initial=0), rows.max(initial=0)
+    forms = fitting(step, kind, *ends)
+    try:
+        forms += likely(*step_after(step, kind, forms), ends[1])
+        shape, kind = step_after(step, kind, forms)
+        if kind != np.uint8 or len(shape) != 3 or shape[-1] not in (1, 3):
+            return None
+        if not forms:
+            return rows
+        # One by one, as they are floats in between.
+        parts = (rows[start : start + 1] for start in range(max(1, len(rows))))
+        return np.concatenate([turned(part, forms) for part in parts])
+    except ValueError:  # numbers that are no colours
+        return None
 
 
 def fitting(step: Sequence[int], kind: np.dtype, low: float = 0, high: float = 1) -> list[Form]:

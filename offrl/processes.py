@@ -264,7 +264,11 @@ def _serve(
     parent: int,
     has_output: bool,
 ) -> None:
+    import multiprocessing
+
     end_with(parent)
+    # Locks that libraries make have no names then, which would stay when it is killed.
+    multiprocessing.set_start_method("fork", force=True)
     for number in FOR_THE_PARENT:  # not ignored, as processes started here would inherit that
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)

@@ -1,5 +1,6 @@
 """What processes of tests are asked to do, in a file that takes them no time to import."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -19,6 +20,10 @@ def make_slow_doubler(name, factor):
         return factor * item, os.getpid()
 
     return double
+
+
+def make_locker():
+    return lambda _: multiprocessing.Lock()._semlock.name
 
 
 def make_nothing(name):

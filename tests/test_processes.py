@@ -10,7 +10,7 @@ from contextlib import closing
 import programs
 import pytest
 from conftest import ROOT
-from doublers import make_counter, make_nothing, make_slow_doubler
+from doublers import make_counter, make_locker, make_nothing, make_slow_doubler
 
 from offrl.processes import in_order
 
@@ -25,6 +25,10 @@ def test_results_come_in_order_from_several_processes():
 def test_their_environment_is_theirs_alone():
     answers = in_order(make_slow_doubler, ("a", 2), ["environment"], 1, {"OFFRL_TEST": "yes"})
     assert list(answers) == [("1", "yes")] and "OFFRL_TEST" not in os.environ
+
+
+def test_locks_of_libraries_leave_nothing_behind_when_a_process_is_killed():
+    assert list(in_order(make_locker, (), [1], 1)) == [None]
 
 
 def test_results_wait_for_who_reads_them():

@@ -37,10 +37,12 @@ KINDS = {"list_type": LIST, "model_type": MAP, "dict_type": MAP}
 # The key under which a config may name its JSON Schema, for editors. It is taken out when read.
 SCHEMA_KEY = "$schema"
 
-# Keys that may change in a resumed training, as its length may: they do not affect learning.
+# Keys that may change in a resumed training, as its length may: they do not affect learning. Where
+# data is changes no batch.
 MAY_CHANGE = (
     *("experiment.save.", "experiment.rollout.", "experiment.proxies.", "experiment.logging."),
     *("experiment.render_video", "experiment.keep_all_videos", "experiment.video_skip"),
+    *("train.hdf5_cache_mode", "train.cache_gb", "train.cache_dir", "train.num_data_workers"),
     "train.online.solved_return",
 )
 OTHERWISE = "for another training start a new run from its weights (experiment.ckpt_path)"

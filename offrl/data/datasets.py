@@ -17,7 +17,7 @@ from offrl.data.formats.files import open_demos
 from offrl.data.formats.hdf5 import held_out_key
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
-from offrl.images import advice, described, fitting, step_after
+from offrl.images import advice, described, fitting, likely, step_after
 from offrl.language import embed
 from offrl.registry import MODALITIES
 from offrl.seeding import preserved_rng
@@ -142,12 +142,16 @@ def _check_form(dataset: SequenceDataset, key: str, modality: str) -> None:
         kind.shape(image.shape[1:])
         kind.process(image)
     except ValueError:
-        rows = image.numpy()
-        forms = fitting(rows.shape[1:], rows.dtype, rows.min(), rows.max())
-        if forms and step_after(rows.shape[1:], rows.dtype, forms)[0][-1] in kind.CHANNELS:
-            stored = f"{list(rows.shape[1:])} of {rows.dtype}"
+        path, demo = dataset.sources[0].path, dataset.sources[0].demos[0]
+        # The image itself may be turned, and is of float32 whatever numbers are stored.
+        with open_demos(path) as file:
+            rows = file.stored(demo, [f"obs/{key}"])[f"obs/{key}"][:1]
+        step, dtype = rows.shape[1:], rows.dtype
+        forms = fitting(step, dtype, rows.min(), rows.max())
+        if forms and step_after(step, dtype, forms)[0][-1] in kind.CHANNELS:
+            forms += likely(*step_after(step, dtype, forms), rows.max())
             raise ValueError(
-                f"{dataset.sources[0].path}: observation {key!r} ({modality}) is {stored}: "
+                f"{path}: observation {key!r} ({modality}) is {list(step)} of {dtype}: "
                 f"{described(forms)}; {advice(key, forms)}"
             ) from None
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from offrl.data.demos import Demos
 from offrl.data.formats.files import open_episodes
-from offrl.data.storage import is_images
 from offrl.envs import make_env
 from offrl.envs.playback import ActionReplay, blind, film_states
+from offrl.images import pictures
 from offrl.robomimic.configs import is_robosuite
 from offrl.video import write_video
 
@@ -55,8 +55,7 @@ class DemoPlayer:
         self.use = use or self._choose()
         if self.use == "images":
             first = self.demos.trajectory(self.demos.demos()[0])
-            stored = sorted(k for k, v in first.items() if k.startswith("obs/") and is_images(v))
-            self.keys = camera_keys(str(self.demos.path), stored, self.cameras)
+            self.keys = camera_keys(str(self.demos.path), sorted(seen(first)), self.cameras)
         elif not (self.demos.env_args or {}).get("env_name"):
             raise ValueError(
                 f"{path}: names no environment (env_args) to play it back in; where images are "
@@ -76,8 +75,10 @@ class DemoPlayer:
     def frames(self, demo: str) -> Iterator[np.ndarray]:
         """Yield frames ``[H, W, 3]`` of a demonstration's steps."""
         if self.use == "images":
-            trajectory = self.demos.trajectory(demo, self.keys)
-            return map(side_by_side, zip(*(trajectory[key] for key in self.keys), strict=True))
+            images = seen(self.demos.trajectory(demo, self.keys))
+            cameras = [key.removeprefix("obs/") for key in self.keys]
+            keys = camera_keys(f"{self.demos.path}: {demo}", sorted(images), cameras)
+            return map(side_by_side, zip(*(images[key] for key in keys), strict=True))
         if self.use == "actions":
             return self._replay(demo).film(self.cameras, self.size)
         recording = self.demos.recording(demo)
@@ -145,7 +146,7 @@ class DemoPlayer:
         env_args = self.demos.env_args or {}
         if {"states", "model_file"} <= trajectory.keys() and is_robosuite(env_args):
             return "states"
-        return "images" if any(map(is_images, trajectory.values())) else "actions"
+        return "images" if seen(trajectory) else "actions"
 
 
 def make_player(
@@ -181,6 +182,13 @@ def _enlarged(image: np.ndarray, height: int) -> np.ndarray:
     return np.broadcast_to(image[rows][:, columns], (height, len(columns), 3))
 
 
+def seen(trajectory: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the images of a trajectory, of any form, by their keys ``obs/KEY``; uint8
+    ``[T, H, W, 1 or 3]`` each."""
+    found = {k: pictures(v) for k, v in trajectory.items() if k.startswith("obs/")}
+    return {key: images for key, images in found.items() if images is not None}
+
+
 def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> list[str]:
     """Find the observations with images of ``cameras``, by default of all ``stored`` ones."""
     keys = [f"obs/{c}" if f"obs/{c}" in stored else f"obs/{c}_image" for c in cameras]
@@ -189,7 +197,8 @@ def camera_keys(place: str, stored: Sequence[str], cameras: Sequence[str]) -> li
         has = ", ".join(key.removeprefix("obs/").removesuffix("_image") for key in stored)
         what = f"no images {', '.join(missing)}" if missing else "no images"
         raise ValueError(
-            f"{place}: has {what}; its cameras are: {has or 'none'}; offrl images renders others"
+            f"{place}: has {what}; its cameras are: {has or 'none'}; offrl images renders others "
+            "from a simulator's states"
         )
     return keys or list(stored)
 

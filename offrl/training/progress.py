@@ -52,9 +52,10 @@ class Progress:
                 yield record
 
     def _line(self, record: Record) -> None:
-        if time.monotonic() - self._last_line > self.SECONDS_BETWEEN_LINES:
+        epochs = self.trainer.config.train.to_dict().get("num_epochs")
+        is_due = time.monotonic() - self._last_line > self.SECONDS_BETWEEN_LINES
+        if is_due or record["epoch"] == epochs:
             self._last_line = time.monotonic()
-            epochs = self.trainer.config.train.to_dict().get("num_epochs")
             numbers = ", ".join(f"{name} {x}" for name, x in _shown(record["logs"]).items())
             of = f" of {epochs}" if epochs else ""
             print(f"epoch {record['epoch']}{of}" + (f": {numbers}" if numbers else ""))

@@ -146,6 +146,7 @@ def test_splits_and_ranges_of_episodes_are_filter_keys(tmp_path):
             ("valid", "it has train, test"),
             ("1:9", "are 0 to 2"),
             ("2:2", "2:2"),
+            ("0:0", "0:0"),
         ):
             with pytest.raises(ValueError, match=f"set: .*{words}"):
                 file.demos(wrong)

@@ -17,7 +17,7 @@ from offrl import DemoWriter, Trainer
 from offrl.data.datasets import make_dataset
 from offrl.data.info import DataInfo
 from offrl.data.sequence import SequenceDataset
-from offrl.images import FORMS, Form, step_after, turned
+from offrl.images import FORMS, Form, pictures, step_after, turned
 
 SIDES = st.integers(1, 5)
 COLOURS = st.tuples(st.integers(0, 4), SIDES, SIDES, st.just(3)).flatmap(
@@ -81,6 +81,36 @@ def test_rows_of_another_form_are_refused(form, rows, words):
 def test_numbers_that_round_to_the_ends_are_in_range():
     rows = np.array([-1e-4, 1.0000001])[:, None, None, None]
     assert turned(rows, ["unit_floats"]).ravel().tolist() == [0, 255]
+
+
+@pytest.mark.parametrize("form", [form for form in STORED if form != "millimetres"])
+@pytest.mark.parametrize("first", [True, False])
+def test_images_of_all_forms_can_be_looked_at(form, first):
+    images = np.random.default_rng(0).integers(0, 256, (2, 9, 10, 3)).astype(np.uint8)
+    stored, meant = STORED[form](images), MEANT.get(form, lambda x: x)(images)
+    if form == "grey":  # it may be looked at as it is
+        meant = meant[..., :1]
+    if first and stored.ndim == 4 and form != "channels_first":
+        stored = np.moveaxis(stored, -1, 1)
+    np.testing.assert_array_equal(pictures(stored), meant)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.zeros((2, 9, 9, 1), np.float32),  # a depth map
+        np.full((2, 9, 9), 500, np.uint16),
+        np.full((2, 9, 9, 3), 300.0),
+        np.full((2, 9, 9, 3), np.nan),
+        np.ones((2, 9, 9, 3), bool),
+        np.zeros((2, 40, 3), np.float32),  # points
+        np.zeros((2, 9), np.uint8),
+        np.array("text"),
+        "text",
+    ],
+)
+def test_other_arrays_are_no_pictures(rows):
+    assert pictures(rows) is None
 
 
 IMAGES = {"front": ["channels_first", "unit_floats"], "far": ["no_channel", "millimetres"]}
@@ -191,7 +221,8 @@ def test_a_training_has_the_weights_of_one_on_turned_images(seeing, elsewhere, t
         (IMAGES | {"front": ["channels_first", "signed_floats"]}, None),
         (IMAGES | {"far": ["no_channel", "unit_floats"]}, "far is .*uint16, not floats.*images"),
         ({"far": IMAGES["far"]}, '"images": {"front": \\["channels_first", "unit_floats"\\]}'),
-        ({"front": IMAGES["front"]}, '"images": {"far": \\["no_channel"\\]}'),
+        ({"front": ["channels_first"], "far": IMAGES["far"]}, '"channels_first", "unit_floats"'),
+        ({"front": IMAGES["front"]}, 'uint16.* {"far": \\["no_channel", "millimetres"\\]}'),
     ],
 )
 def test_an_error_says_which_images_have_another_form(seeing, elsewhere, images, words):

@@ -78,7 +78,7 @@ def images(tmp_path):
     wrist[:, 8:] = 250
     with DemoWriter(path, compression="png") as writer:
         for _ in range(2):
-            front = rng.integers(0, 255, (6, 32, 48, 3), np.uint8)
+            front = rng.random((6, 32, 48, 3), np.float32)
             seen = {"obs/front_image": front, "obs/wrist_image": wrist}
             writer.write({"actions": rng.random((6, 2)), **seen})
     return path

@@ -59,6 +59,18 @@ def test_stored_images_of_all_cameras_are_filmed_side_by_side(images, tmp_path):
     assert frames[:, 4:28, 36:60].min() > 230  # enlarged to the height of the other
 
 
+def test_images_of_another_form_are_filmed(images, tmp_path):
+    with h5py.File(images, "r+") as file:
+        for demo in file["data"].values():
+            front = np.moveaxis(demo["obs/front_image"][:] / 255.0, -1, 1)
+            del demo["obs/front_image"]
+            demo["obs/front_image"] = front
+    picture = tmp_path / "first.png"
+    assert main(["playback", str(images), "--first", "--n", "1", "--output", str(picture)]) == 0
+    pixels = imageio.v3.imread(picture)
+    assert pixels[:, :16].max() == 0 and (pixels[:, 16:48] == 250).all()
+
+
 def test_cameras_are_chosen(images, tmp_path, capsys):
     film = tmp_path / "film.mp4"
     options = ["--n", "1", "--cameras", "wrist"]

@@ -14,7 +14,7 @@ from toy_env import toy_args
 from offrl import config_factory
 from offrl.checkpoint import read_checkpoint, write_checkpoint
 from offrl.reports.plot import write_learning_curve
-from offrl.training import Checkpointer, Evaluator, Logger, RunFolder, Trainer
+from offrl.training import Checkpointer, Evaluator, Logger, Progress, RunFolder, Trainer
 from offrl.tree import merge
 
 pytestmark = pytest.mark.slow
@@ -131,6 +131,13 @@ def improved(records):
         (r["logs"]["Success_Rate"], r["logs"]["Return"]) for r in records if r["type"] == "rollout"
     )
     return second >= first
+
+
+def test_without_a_terminal_the_last_epoch_has_a_line(small_config, capsys):
+    trainer = Trainer(small_config({"train": {"num_epochs": 3}}))
+    assert len([*Progress(trainer)(trainer())]) > 3
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1 of 3", "epoch 3 of 3"]
 
 
 @pytest.mark.slow

@@ -115,7 +115,8 @@ class LeRobotFolder(SeparateArrays):
             raise ValueError(f"{self.path}: {name} {words}")
         first, last = (int(part) if part else None for part in text.split(":"))
         numbers = list(self._index.episodes)
-        chosen = [f"demo_{n}" for n in numbers if (first or 0) <= n < (last or math.inf)]
+        end = math.inf if last is None else last
+        chosen = [f"demo_{n}" for n in numbers if (first or 0) <= n < end]
         if not chosen or (last or 0) > numbers[-1] + 1:
             words = f"is {text!r:.80}, but the episodes are {numbers[0]} to {numbers[-1]}"
             raise ValueError(f"{self.path}: {name} {words}")

@@ -1,6 +1,6 @@
 """Demonstrations for the page: summaries, series to plot, films."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +9,9 @@ import numpy as np
 
 from offrl.data.formats.files import find_data, open_episodes
 from offrl.data.remarks import features, is_vectors, unusual
-from offrl.data.storage import is_images
 from offrl.envs import make_env
 from offrl.envs.playback import blind, film_states
-from offrl.reports.playback import camera_keys, frame_rate, side_by_side
+from offrl.reports.playback import camera_keys, frame_rate, seen, side_by_side
 from offrl.reports.view.page import packed, write_script
 from offrl.video import write_video
 
@@ -124,11 +123,12 @@ class EpisodeWriter:
             if demo[key].dtype.kind not in "fiub":
                 raise ValueError(f"{file.path}: {file.root}{episode.demo}/{key} holds no numbers")
         place = self.folder / f"data/{episode.dataset}/{episode.number}"
-        frames = self._frames(episode, demo)
+        images = seen(demo)
+        frames = self._frames(episode, demo, images)
         if frames is not None:
             write_video(place.with_suffix(".mp4"), frames, episode.fps)
         actions = demo["actions"]
-        series, left_out = _series(demo)
+        series, left_out = _series(demo, images)
         content = {
             "steps": len(actions),
             "series": {key: packed(rows) for key, rows in series.items()},
@@ -146,19 +146,22 @@ class EpisodeWriter:
             "actions": _sums(actions),
         }
 
-    def _frames(self, episode: EpisodePage, demo: Mapping[str, Any]) -> Iterable[np.ndarray] | None:
+    def _frames(
+        self, episode: EpisodePage, demo: Mapping[str, Any], images: Mapping[str, np.ndarray]
+    ) -> Iterable[np.ndarray] | None:
         if episode.is_rendered:
             env = self._make_env(episode.path)
             return film_states(env, demo, self.films.cameras, self.films.size)
-        keys = [key for key, value in demo.items() if key.startswith("obs/") and is_images(value)]
-        if not keys:
+        if not images:
             return None
         cameras = () if self.films.num_rendered else self.films.cameras
-        keys = camera_keys(f"{episode.path}: {episode.demo}", keys, cameras)
-        return map(side_by_side, zip(*(demo[key] for key in keys), strict=False))
+        keys = camera_keys(f"{episode.path}: {episode.demo}", [*images], cameras)
+        return map(side_by_side, zip(*(images[key] for key in keys), strict=False))
 
 
-def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
+def _series(
+    demo: Mapping[str, Any], images: Collection[str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """Choose the arrays to plot, ``[T, D]`` each, and name others, without next observations."""
     series, left_out = {}, []
     for key, value in demo.items():
@@ -168,7 +171,7 @@ def _series(demo: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[str]]:
             series[key] = np.reshape(value, (len(value), -1))[:, :MOST_DIMS]
             if value[0].size > MOST_DIMS:
                 left_out.append(f"{key} beyond its first {MOST_DIMS} dimensions")
-        elif not is_images(value):
+        elif key not in images:
             left_out.append(f"{key} {list(value.shape)}")
     return series, left_out
 
