@@ -4,7 +4,10 @@ in the folder of the data are read; others only if the user allows it."""
 import os
 from pathlib import Path
 
+from offrl.memory import check_memory
+
 FOLLOWED = "OFFRL_FOLLOW_LINKS"  # environment variable, inherited by a command's processes
+JSON_SIZE = 20  # times the bytes of JSON that it takes in memory
 
 
 def inside(path: str | Path, *folders: str | Path, place: str) -> Path:
@@ -28,6 +31,18 @@ def inside(path: str | Path, *folders: str | Path, place: str) -> Path:
             f"there, or, if you trust the data, give --follow-links (in Python: {FOLLOWED}=1)"
         )
     return found
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """Find a file of a folder, as ``inside`` does."""
+    return inside(folder / name, folder, place=f"{folder}: {name}")
+
+
+def text_in(folder: Path, name: str) -> str:
+    """Read a file of JSON in a folder; ``ValueError`` also if it does not fit into memory."""
+    path = file_in(folder, name)
+    check_memory(JSON_SIZE * path.stat().st_size, f"{folder}: {name}")
+    return path.read_text(encoding="utf-8")
 
 
 def _blobs(folder: Path) -> Path:

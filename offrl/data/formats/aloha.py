@@ -18,7 +18,7 @@ from offrl.data.formats.hdf5 import CheckedFile, located, open_array, open_hdf5
 from offrl.data.recent import Recent
 from offrl.data.separate import SeparateArrays, StepArray
 from offrl.data.storage import StoredArray, decode_image
-from offrl.links import inside
+from offrl.links import file_in
 from offrl.memory import check_memory
 
 MOST_FILES = 128  # that stay open: a process may have a thousand
@@ -78,7 +78,7 @@ class AlohaEpisodes(SeparateArrays):
     def _open_file(self, demo: str) -> CheckedFile:
         path = self._paths[demo]
         if self.path.is_dir():
-            path = inside(path, self.path, place=f"{self.path}: {path.name}")
+            path = file_in(self.path, path.name)
         file = open_hdf5(path)
         self.external |= file.external
         return file

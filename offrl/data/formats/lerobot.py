@@ -16,7 +16,7 @@ from offrl.data.demos import TASK
 from offrl.data.formats.exchange import read_notes, vector_columns
 from offrl.data.formats.film import OpenFilm
 from offrl.data.formats.hdf5 import located
-from offrl.data.formats.lerobot_index import INFO, file_in, parquet, read_index
+from offrl.data.formats.lerobot_index import INFO, parquet, read_index
 from offrl.data.formats.lerobot_steps import (
     OPEN_FILES,
     FilmArray,
@@ -28,6 +28,7 @@ from offrl.data.formats.lerobot_steps import (
 )
 from offrl.data.recent import Recent
 from offrl.data.separate import SeparateArrays, StepArray
+from offrl.links import file_in, text_in
 
 NOTES = "meta/offrl.json"
 STATE, IMAGES = "observation.state", "observation.images."
@@ -77,8 +78,8 @@ class LeRobotFolder(SeparateArrays):
         self.tasks = self._index.tasks
         self._names = list(map("demo_{}".format, self._index.episodes))
         with located(folder, NOTES):
-            own = file_in(folder, NOTES)
-        self._notes = read_notes(folder, own.read_bytes()) if own.exists() else None
+            notes = text_in(folder, NOTES) if file_in(folder, NOTES).exists() else None
+        self._notes = read_notes(folder, notes) if notes is not None else None
         self._unread = list[str]()
         with located(folder, f"the features in {INFO}"):
             self._parts = self._find_parts()

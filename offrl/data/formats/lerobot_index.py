@@ -14,7 +14,7 @@ from typing import Any
 
 from offrl.data.formats.hdf5 import located
 from offrl.lazy import needed
-from offrl.links import inside
+from offrl.links import file_in, text_in
 from offrl.memory import check_memory
 
 INFO = "meta/info.json"
@@ -98,7 +98,7 @@ class ManyFiles(Index):
     }
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
-        lines = read_text(file_in(self.folder, name), self.folder).splitlines()
+        lines = text_in(self.folder, name).splitlines()
         return [json.loads(line) for line in lines if line.strip()]
 
     def _fields(self, episode: Mapping[str, Any], of: str) -> dict[str, Any]:
@@ -131,7 +131,7 @@ LAYOUTS = {"v2.0": ManyFiles, "v2.1": ManyFiles, "v3.0": SharedFiles}
 def read_index(folder: Path) -> Index:
     """Read the metadata of a folder of any layout that offrl reads."""
     with located(folder, INFO):
-        info = json.loads(read_text(file_in(folder, INFO), folder))
+        info = json.loads(text_in(folder, INFO))
         version = str(info["codebase_version"])
         layout = next((x for v, x in LAYOUTS.items() if version.startswith(v)), None)
         if layout is None:
@@ -152,16 +152,6 @@ def read_index(folder: Path) -> Index:
                     f"fields {', '.join(fields)}, as {usual}"
                 )
     return layout(folder, info)
-
-
-def file_in(folder: Path, name: str) -> Path:
-    """Find a file of a folder."""
-    return inside(folder.resolve() / name, folder, place=f"{folder}: {name}")
-
-
-def read_text(path: Path, folder: Path) -> str:
-    check_memory(8 * path.stat().st_size, f"{folder}: {path.name}")
-    return path.read_text(encoding="utf-8")
 
 
 def read_table(file: Any, place: object, groups: Sequence[int], columns: Sequence[str]) -> Any:

@@ -12,8 +12,7 @@ import numpy as np
 from offrl.data.demos import numbers_of
 from offrl.data.formats.hdf5 import located, open_array, open_hdf5
 from offrl.data.separate import Part, SeparateArrays, StepArray
-from offrl.links import inside
-from offrl.memory import check_memory
+from offrl.links import text_in
 
 ARRAYS = {
     "actions": "actions",
@@ -22,7 +21,6 @@ ARRAYS = {
     "timeouts": "truncated",
 }
 CAMERAS = ("sensor_data", "image")  # groups of them, of ManiSkill 3 and 2
-JSON_SIZE = 20  # times the bytes of JSON that it takes in memory
 
 
 class ManiSkillFile(SeparateArrays):
@@ -130,10 +128,9 @@ class ManiSkillFile(SeparateArrays):
         path = self.path.with_suffix(".json")
         if not path.exists():
             return {}, {}
-        inside(path, self.path.parent, place=f"{self.path.parent}: {path.name}")
-        check_memory(JSON_SIZE * path.stat().st_size, f"{path}: what it says")
+        with located(path.parent, path.name):
+            content = json.loads(text_in(path.parent, path.name))
         with located(path, "what it says of the episodes"):
-            content = json.loads(path.read_text(encoding="utf-8"))
             numbers = [episode["episode_id"] for episode in content["episodes"]]
             episodes = dict(zip(numbers, content["episodes"], strict=True))
             if len(episodes) < len(numbers):

@@ -17,7 +17,7 @@ from offrl.data.formats.exchange import Conversion, StepType
 from offrl.data.formats.hdf5 import located, open_hdf5
 from offrl.data.storage import arrays_below
 from offrl.lazy import needed
-from offrl.links import inside
+from offrl.links import file_in
 from offrl.memory import check_memory
 from offrl.outputs import check_space, whole_folder
 
@@ -49,7 +49,7 @@ class MinariEpisodes(Episodes):
         self.path = folder
         metadata, files = folder / "data/metadata.json", sorted((folder / "data").glob("*.hdf5"))
         for path in (metadata, *files):
-            inside(path, folder, place=f"{folder}: data/{path.name}")
+            file_in(folder, f"data/{path.name}")
         if not metadata.exists():
             words = "but not of a Minari dataset: data/metadata.json is missing; copy it again"
             raise ValueError(f"{folder}: a folder, {words}")

@@ -44,7 +44,7 @@ class ReplayBufferEpisodes(SeparateArrays):
             has = ", ".join(self._group.names) or "no arrays"
             raise ValueError(f"{path}: has no {ENDS}, as Diffusion Policy's data has; it has {has}")
         ends = ZarrArray(self._group, ENDS)
-        self._ranges = self._episodes(ends.rows(0, len(ends)), ends.dtype)
+        self._names = self._ranges = self._episodes(ends.rows(0, len(ends)), ends.dtype)
         self._columns: dict[str, ZarrArray] = {}
         for name in self._group.names:
             group, _, own = name.partition("/")
@@ -62,9 +62,6 @@ class ReplayBufferEpisodes(SeparateArrays):
     def close(self) -> None:
         super().close()
         self._group.close()
-
-    def demos(self, filter_key: str | None = None, limit: int | None = None) -> list[str]:
-        return (list(self._ranges) if filter_key is None else self.under(filter_key))[:limit]
 
     def keys(self, demo: str) -> dict[str, ZarrArray]:
         return self._columns

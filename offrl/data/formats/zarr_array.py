@@ -21,7 +21,7 @@ import numpy as np
 from offrl.data.formats.hdf5 import located
 from offrl.data.separate import StepArray
 from offrl.lazy import needed
-from offrl.links import inside
+from offrl.links import file_in
 from offrl.memory import check_memory
 
 CODECS = (None, "blosc", "lz4", "zstd", "zlib", "gzip")
@@ -65,7 +65,7 @@ class ZarrGroup(dict[str, Any]):
                 "its equal numbers, write them again with write_empty_chunks=True"
             )
         if not self._zip:
-            inside(self.path / name, self.path, place=f"{self.path}: {name}")
+            file_in(self.path, name)
         with located(self.path, name), (self._root / name).open("rb") as file:
             if len(content := file.read(most + 1)) > most:
                 raise ValueError(f"it has more than the {most} bytes that its array asks for")
