@@ -121,9 +121,9 @@ class DecodedColumn(StreamedColumn):
 class CachedColumn(StreamedColumn):
     """A streamed column, of which the rows ``first:stop`` stay in memory once they were taken.
 
-    Which rows stay is settled beforehand: in each pass over shuffled data every row is taken about
-    once, so that no choice by what was taken lately would find more. The memory is shared with
-    processes that are forked from this one, so that readers fill one cache.
+    The rows that stay are settled beforehand: in each pass over shuffled data every row is taken
+    about once, so that no choice by what was taken lately would find more. The memory is shared
+    with processes that are forked from this one, so that readers fill one cache.
     """
 
     def __init__(self, column: StreamedColumn, first: int, stop: int):

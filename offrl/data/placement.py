@@ -1,4 +1,4 @@
-"""Where the data of a training is: in memory, in files, or in files with a part in memory."""
+"""The place of a training's data: in memory, in files, or in files with a part in memory."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a training would do, up to its first step."""
+"""The dry run of a training: all up to its first step, and a report of it."""
 
 import time
 from collections.abc import Mapping

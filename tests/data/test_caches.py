@@ -11,6 +11,7 @@ from multiprocessing import current_process
 
 import h5py
 import numpy as np
+import programs
 import pytest
 import torch
 from hypothesis import given, settings
@@ -268,7 +269,7 @@ def test_a_training_waits_for_another_that_writes(files, tmp_path, caplog):
     )
     path = files / "plain.hdf5"
     command = [sys.executable, "-c", script, str(path), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    with programs.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "writes\n"
         caplog.set_level("INFO")
         began = time.monotonic()
@@ -281,15 +282,14 @@ def test_a_training_waits_for_another_that_writes(files, tmp_path, caplog):
 def test_what_a_killed_training_left_is_written_anew_and_can_be_removed(files, tmp_path, capsys):
     script = (
         "import os, signal, sys\n"
-        "from offrl.data import mapped, sequence\n"
-        "mapped.put = None\n"
-        "import offrl.outputs as outputs\n"
+        "from offrl import outputs\n"
+        "from offrl.data import sequence\n"
         "outputs.put = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "sequence.SequenceDataset(sys.argv[1], ['camera'], cache_dir=sys.argv[2])\n"
     )
     path = files / "plain.hdf5"
     command = [sys.executable, "-c", script, str(path), str(tmp_path)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert programs.run(command, check=False).returncode == -signal.SIGKILL
     assert not list(tmp_path.glob("[!.]*.rows"))
     _, found = batches_of(path, cache_dir=str(tmp_path))
     assert equal(found, batches_of(path)[1])

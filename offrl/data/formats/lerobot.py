@@ -19,10 +19,10 @@ from offrl.data.formats.hdf5 import located
 from offrl.data.formats.lerobot_index import INFO, parquet, read_index
 from offrl.data.formats.lerobot_steps import (
     OPEN_FILES,
+    FeaturePart,
     FilmArray,
     ImageArray,
     NumberArray,
-    Part,
     Tables,
     image_size,
 )
@@ -149,23 +149,25 @@ class LeRobotFolder(SeparateArrays):
 
     # -- arrays -----------------------------------------------------------------------------------
 
-    def _find_parts(self) -> dict[str, Part]:
+    def _find_parts(self) -> dict[str, FeaturePart]:
         """Find what is read, by its key."""
         steps = self._notes["steps"] if self._notes else {}
         cameras = {camera_feature(key): key for key in steps if steps[key].is_image}
-        parts = dict[str, Part]()
+        parts = dict[str, FeaturePart]()
         for name, feature in self._index.features.items():
             kind, shape = feature["dtype"], tuple(map(int, feature["shape"]))
             key = cameras.get(name) or _key(name)
             if name == STATE and steps:
                 for part, columns, step in vector_columns(steps):
-                    parts[part] = Part(name, step.shape, shape, columns, step.dtype)
+                    parts[part] = FeaturePart(name, step.shape, shape, columns, step.dtype)
             elif kind in PICTURES and (size := image_size(shape, feature.get("names"))):
-                parts[key] = Part(name, size)
+                parts[key] = FeaturePart(name, size)
             elif kind not in PICTURES and NUMBERS.fullmatch(kind):
                 if name not in (*COUNTS, SUCCESS):
                     own = steps[key].shape if key in steps else shape
-                    parts[key] = Part(name, () if key in ("rewards", "dones") else own, shape)
+                    parts[key] = FeaturePart(
+                        name, () if key in ("rewards", "dones") else own, shape
+                    )
             else:
                 self._unread.append(name)
         return parts
@@ -177,7 +179,7 @@ class LeRobotFolder(SeparateArrays):
         return found
 
     def _open(self, demo: str, key: str) -> StepArray:
-        part = Part(key) if key in (TASK, SUCCESS) else self.place_of(demo, key)
+        part = FeaturePart(key) if key in (TASK, SUCCESS) else self.place_of(demo, key)
         episode, index = self._episode(demo), self._index
         feature = index.features[part.feature]
         with located(self.path, f"{demo}/{key}"):

@@ -22,7 +22,7 @@ CHUNK = 1000  # episodes in a folder of the layouts 2.0 and 2.1, if info.json do
 
 
 class Index(ABC):
-    """What the metadata of a folder says.
+    """The metadata of a folder.
 
     info: the content of ``info.json``; ``features`` and ``fps`` (a positive number) of it.
     tasks: the sentence of each ``task_index``.

@@ -24,7 +24,7 @@ STEPS_BYTES, PART_BYTES = 2**27, 2**23  # of numbers that stay in memory, and ar
 IMAGE_BYTES = 2**28  # of images as they are stored that stay in memory
 
 
-class Part(NamedTuple):
+class FeaturePart(NamedTuple):
     """The columns of a feature that are an array, and the shape of a step.
 
     dtype: as offrl noted it. of: the feature's shape in the file.
@@ -203,7 +203,7 @@ def _refuse_lack(file: Any, names: Sequence[str]) -> None:
 class NumberArray(StepArray):
     """The numbers ``[T, ...]`` of an episode in a Parquet file."""
 
-    def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: Part):
+    def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: FeaturePart):
         self._tables, self._path, self._part = tables, path, part
         self._number = episode["episode_index"]
         steps = tables.steps(path, self._number)
@@ -265,7 +265,7 @@ class ImageArray(StepArray):
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: Part):
+    def __init__(self, tables: Tables, path: Path, episode: Mapping[str, Any], part: FeaturePart):
         step_bytes = tables.step_bytes(path, part.feature)
         self._tables, self._path, self._name = tables, path, part.feature
         steps = tables.steps(path, episode["episode_index"])
