@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from offrl.data.arrays import InMemory
 from offrl.data.remarks import SWITCHES, lost_dimensions, wrong_values
 from offrl.images import Form
 
@@ -61,8 +62,9 @@ class Episodes(AbstractContextManager):
         is stored, and strings and numbers (attributes). keys: the only arrays to read."""
 
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the ``trajectory``, in which arrays of robomimic's files are ``StoredArray``."""
-        return self.trajectory(demo, keys)
+        """Return the ``trajectory``, in which each array is a ``StepArray``, to be read later."""
+        found = self.trajectory(demo, keys)
+        return {k: InMemory(x) if isinstance(x, np.ndarray) else x for k, x in found.items()}
 
     def attributes(self, demo: str | None = None) -> dict[str, Any]:
         """Return other attributes of a demonstration, or of the whole data."""

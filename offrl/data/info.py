@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from offrl.data.arrays import StepArray
 from offrl.data.demos import OF_STEPS, Demos, Episodes
 from offrl.data.formats.external import in_other_files
 from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import located
 from offrl.data.provenance import provenance_of
 from offrl.data.remarks import KEPT, Vectors, features, odd_image, unusual, wrong_values
-from offrl.data.separate import StepArray
-from offrl.data.storage import bytes_on_disk
 
 TIMED = 3  # demonstrations that are read to tell the time of reading all
 SAMPLED = 64  # images per camera for ranges, unless all are read
@@ -73,7 +72,7 @@ class DataInfo:
         if 0 not in shape and isinstance(demos, Demos):
             demos.lengths([demo])  # reports most errors
         for name, array in trajectory.items():
-            if not isinstance(array, (np.ndarray, StepArray)):
+            if not isinstance(array, StepArray):
                 read[name] = array
                 continue
             place = f"{demos.root}{demo}/{name}"
@@ -86,8 +85,7 @@ class DataInfo:
                         self.wrong.append(f"{self.path}: {place} holds no numbers")
                 elif not facts.is_image or self._reads_all:
                     digest.update(name.encode())
-                    pieces = array.pieces() if isinstance(array, StepArray) else [(0, array)]
-                    for first, rows in pieces:
+                    for first, rows in array.pieces():
                         facts.add(rows, place)
                         if words := wrong_values(name, rows, first):
                             self.wrong.append(f"{self.path}: {place} {words}")
@@ -103,7 +101,7 @@ class DataInfo:
                     self.wrong.append(
                         f"{self.path}: {place} has {array.shape[0]} steps, but the actions {length}"
                     )
-                facts.bytes_on_disk += bytes_on_disk(array)
+                facts.bytes_on_disk += array.bytes_on_disk
         self.lengths.append(length)
         if "rewards" in read:
             self._returns.append(float(np.sum(read["rewards"], dtype=np.float64)))

@@ -18,8 +18,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.arrays import PIECE_BYTES, StepArray
 from offrl.data.formats.external import is_written, place_of, sources
-from offrl.data.separate import PIECE_BYTES, StepArray
 from offrl.memory import SMALL, check_memory
 
 CHUNK_BYTES = 2**16  # read and checked at once; a few images
@@ -245,11 +245,6 @@ def check_group(group: h5py.h5g.GroupID, place: str, seen: set[Any]) -> None:
     if (info.fileno, info.addr) in seen or place.count("/") > 20:
         raise ValueError(f"{place.strip('/')} is a group within itself, or there twice")
     seen.add((info.fileno, info.addr))
-
-
-def bytes_on_disk(array: Any) -> int:
-    """Return the size of an array in its file, or in memory if it is in none."""
-    return array.bytes_on_disk if isinstance(array, StepArray) else array.nbytes
 
 
 def kind_of_step(array: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.arrays import StepArray
 from offrl.data.demos import OF_STEPS, Demos, Episodes
 from offrl.data.formats.d4rl import KEYS, D4RLFile
 from offrl.data.formats.external import in_other_files
@@ -19,8 +20,7 @@ from offrl.data.formats.files import open_episodes, recognise
 from offrl.data.formats.hdf5 import DemoFile, check_text, held_out_key, located, open_hdf5
 from offrl.data.formats.robosuite import RobosuiteRaw
 from offrl.data.remarks import NOT_FOLLOWED, Vectors, followed, odd_image, wrong_values
-from offrl.data.separate import InMemory, StepArray
-from offrl.data.storage import StoredArray, bytes_on_disk, check_group
+from offrl.data.storage import StoredArray, check_group
 
 
 class Validation:
@@ -192,15 +192,14 @@ class Validation:
         """Read all of an episode, and return a hash of its content."""
         digest, num_wrong, place = hashlib.sha256(), len(self.wrong), f"{file.root}{demo}"
         length = int(file.lengths([demo])[0]) if isinstance(file, Demos) else None
-        stored = file.stored(demo)
-        arrays = {key: x for key, x in stored.items() if isinstance(x, (np.ndarray, StepArray))}
+        arrays = {key: x for key, x in file.stored(demo).items() if isinstance(x, StepArray)}
         length = len(arrays["actions"]) if length is None else length
         self.counts["steps"] += length
         for key, array in arrays.items():
             with self._noted(), located(self.path, f"{place}/{key}"):
                 digest.update(key.encode())
                 self.counts.update(arrays=1, bytes=array.nbytes)
-                self._advance(bytes_on_disk(array))
+                self._advance(array.bytes_on_disk)
                 self._read_rows(array, key, f"{place}/{key}", digest.update)
                 self._check_steps(f"{place}/{key}", key, array, length)
         if not length:
@@ -252,8 +251,9 @@ class Validation:
         self._read_rows(stored, key, place, see)
         return stored
 
-    def _read_rows(self, array: Any, key: str, place: str, see: Callable[[bytes], object]) -> None:
-        array = InMemory(array) if isinstance(array, np.ndarray) else array
+    def _read_rows(
+        self, array: StepArray, key: str, place: str, see: Callable[[bytes], object]
+    ) -> None:
         is_of_steps = key.startswith(OF_STEPS) or key in KEYS
         if is_of_steps and not array.is_number:
             raise ValueError(f"{self.path}: {place} is no array of numbers, a row for each step")

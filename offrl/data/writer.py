@@ -15,9 +15,9 @@ import h5py
 import numpy as np
 
 from offrl.data import storage
+from offrl.data.arrays import StepArray
 from offrl.data.formats.hdf5 import OWN_ATTRIBUTES, located, text_sum
 from offrl.data.remarks import wrong_values
-from offrl.data.separate import StepArray
 from offrl.data.storage import CHUNK_BYTES, COMPRESSIONS, StoredArray, create, kind_of_step
 from offrl.memory import check_memory
 from offrl.outputs import DiskFull, check_space, explained_errors, new_file, put
@@ -148,7 +148,7 @@ class DemoWriter(AbstractContextManager):
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
         notes |= attributes | {"num_samples": len(arrays["actions"])}
-        size = sum(storage.bytes_on_disk(x) + METADATA_BYTES for x in arrays.values())
+        size = sum(getattr(x, "bytes_on_disk", x.nbytes) + METADATA_BYTES for x in arrays.values())
         self._check_space(size, notes)
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from offrl.data.separate import SeparateArrays, StepArray
+from offrl.data.arrays import StepArray
+from offrl.data.separate import SeparateArrays
 from offrl.data.storage import CHUNK_BYTES, StoredArray, kind_of_step
 from offrl.data.writer import split as drawn
 from offrl.edits.edit import ACTION_MAP, Edit, check_range, labelled, of_files

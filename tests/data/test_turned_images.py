@@ -149,7 +149,7 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_batches_are_those_of_turned_images(elsewhere, place, monkeypatch, tmp_path):
-    monkeypatch.setattr("offrl.data.separate.TURNED_BYTES", 3000)  # several parts of a demo
+    monkeypatch.setattr("offrl.data.arrays.TURNED_BYTES", 3000)  # several parts of a demo
     other, own = elsewhere
     options = {
         key: value.format(tmp_path / "rows") if isinstance(value, str) else value

@@ -13,10 +13,11 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.arrays import StepArray
 from offrl.data.demos import numbers_of
 from offrl.data.formats.hdf5 import CheckedFile, located, open_array, open_hdf5
 from offrl.data.recent import Recent
-from offrl.data.separate import SeparateArrays, StepArray
+from offrl.data.separate import SeparateArrays
 from offrl.data.storage import StoredArray, decode_image
 from offrl.links import file_in
 from offrl.memory import check_memory

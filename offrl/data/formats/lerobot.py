@@ -12,6 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from offrl.data.arrays import StepArray
 from offrl.data.demos import TASK
 from offrl.data.formats.exchange import read_notes, vector_columns
 from offrl.data.formats.film import OpenFilm
@@ -27,7 +28,7 @@ from offrl.data.formats.lerobot_steps import (
     image_size,
 )
 from offrl.data.recent import Recent
-from offrl.data.separate import SeparateArrays, StepArray
+from offrl.data.separate import SeparateArrays
 from offrl.links import file_in, text_in
 
 NOTES = "meta/offrl.json"

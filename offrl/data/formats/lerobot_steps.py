@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from offrl.data.arrays import StepArray
 from offrl.data.formats.film import OpenFilm
 from offrl.data.formats.hdf5 import located
 from offrl.data.formats.lerobot_index import INFO, parquet, read_table, table_bytes
 from offrl.data.recent import Recent
-from offrl.data.separate import StepArray
 from offrl.links import file_in
 from offrl.memory import check_memory
 

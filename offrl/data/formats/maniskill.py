@@ -9,9 +9,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.arrays import Part, StepArray
 from offrl.data.demos import numbers_of
 from offrl.data.formats.hdf5 import located, open_array, open_hdf5
-from offrl.data.separate import Part, SeparateArrays, StepArray
+from offrl.data.separate import SeparateArrays
 from offrl.links import text_in
 
 ARRAYS = {

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from offrl.data.arrays import Part
 from offrl.data.formats.hdf5 import located
 from offrl.data.formats.zarr_array import ZarrArray, ZarrGroup
-from offrl.data.separate import Part, SeparateArrays
+from offrl.data.separate import SeparateArrays
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from offrl.data.arrays import StepArray
 from offrl.data.formats.hdf5 import located
-from offrl.data.separate import StepArray
 from offrl.lazy import needed
 from offrl.links import file_in
 from offrl.memory import check_memory
