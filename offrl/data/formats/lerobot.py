@@ -121,7 +121,7 @@ class LeRobotFolder(SeparateArrays):
         chosen = [f"demo_{n}" for n in numbers if (first or 0) <= n < end]
         if not chosen or (last or 0) > numbers[-1] + 1:
             words = f"is {text!r:.80}, but the episodes are {numbers[0]} to {numbers[-1]}"
-            raise ValueError(f"{self.path}: {name} {words}")
+            raise ValueError(f"{self.path}: {name} {words}; correct it")
         return chosen
 
     def unread(self) -> list[str]:
@@ -176,7 +176,9 @@ class LeRobotFolder(SeparateArrays):
     def _episode(self, demo: str) -> dict[str, Any]:
         number = demo.removeprefix("demo_")
         if not number.isdecimal() or (found := self._index.episodes.get(int(number))) is None:
-            raise ValueError(f"{self.path}: there is no {demo}, which a filter key names")
+            raise ValueError(
+                f"{self.path}: there is no {demo}, which a filter key names; correct that"
+            )
         return found
 
     def _open(self, demo: str, key: str) -> StepArray:

@@ -78,7 +78,8 @@ class Index(ABC):
         end = float(episode.get(f"videos/{name}/to_timestamp", math.inf))
         if not (end - start) * self.fps > episode["length"] - 0.5:
             words = f"ends {end - start:g} s later, before the episode's {episode['length']} steps"
-            raise ValueError(f"{self.folder}: {name} begins at {start:g} s of a film, and {words}")
+            words = f"begins at {start:g} s of a film, and {words}; copy the folder again"
+            raise ValueError(f"{self.folder}: {name} {words}")
         return path, start
 
     def _place(self, key: str, episode: Mapping[str, Any], of: str, **fields: Any) -> Path:
