@@ -22,9 +22,10 @@ def embed(sentences: Iterable[str]) -> dict[str, np.ndarray]:
         tokenizer = models.AutoTokenizer.from_pretrained(MODEL)
         encoder = models.CLIPTextModelWithProjection.from_pretrained(MODEL).eval()
     except (OSError, ValueError) as error:
+        reason, _, _ = str(error).partition("\n")
         raise ValueError(
             f"train.data.lang: the language model {MODEL} is not here and cannot be fetched "
-            f"({' '.join(str(error).split())[:120]}); run `hf download {MODEL}` where there is a "
+            f"({reason[:120].rstrip('.')}); run `hf download {MODEL}` where there is a "
             "connection, or store the embeddings in the dataset as the observation lang_emb"
         ) from None
     found: dict[str, np.ndarray] = {}

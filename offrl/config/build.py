@@ -14,7 +14,7 @@ from offrl.config.algo import AlgoConfig
 from offrl.config.content import check_content, place
 from offrl.config.schema import Config
 from offrl.config.section import Section
-from offrl.config.train import TrainConfig
+from offrl.config.train import DatasetConfig, TrainConfig
 from offrl.modules import allow_names, check_allowed, names_in
 from offrl.registry import ALGO_CONFIGS, ALGOS, shown
 from offrl.robomimic.configs import upgrade_config
@@ -220,6 +220,8 @@ def unknown_keys(keys: Sequence[tuple], known: Mapping[str, Any]) -> Iterator[st
     keys: the path of each key. known: the config with all known keys.
     """
     paths, algo_name = [*_dotted(known)], known.get("algo_name")
+    entries = {key[:3] for key in keys if key[:2] == ("train", "data")}
+    paths += [place(*entry, name) for entry in entries for name in DatasetConfig.model_fields]
     of_algo = [key for key in keys if key[0] == "algo"]
     others = ""  # algorithms whose sections have all of these keys
     if wanted := {".".join(map(str, key[1:])) for key in of_algo}:

@@ -133,7 +133,7 @@ def make_dataset(config: Config, instructions: Embeddings, **changes: Any) -> Se
 
 def _check_form(dataset: SequenceDataset, key: str, modality: str) -> None:
     """Raise ``ValueError`` for images that the modality refuses, but would take if they were turned
-    from the form that their first one has."""
+    from the form that they have."""
     if not is_image(modality):
         return
     kind, first = MODALITIES[modality](), torch.zeros(1, 1, dtype=torch.long)
@@ -145,7 +145,9 @@ def _check_form(dataset: SequenceDataset, key: str, modality: str) -> None:
         path, demo = dataset.sources[0].path, dataset.sources[0].demos[0]
         # The image itself may be turned, and is of float32 whatever numbers are stored.
         with open_demos(path) as file:
-            rows = file.stored(demo, [f"obs/{key}"])[f"obs/{key}"][:1]
+            array = file.stored(demo, [f"obs/{key}"])[f"obs/{key}"]
+            middle = len(array) // 2  # the first image may be black
+            rows = array[middle : middle + 1]
         step, dtype = rows.shape[1:], rows.dtype
         forms = fitting(step, dtype, rows.min(), rows.max())
         if forms and step_after(step, dtype, forms)[0][-1] in kind.CHANNELS:

@@ -277,6 +277,9 @@ def _limits(file: SeparateArrays, key: str) -> tuple[float, float]:
         for _, rows in file.stored(demo)[key].pieces():
             ends += [rows.min(initial=0), rows.max(initial=0)]
     if not (min(ends) >= 0 and max(ends) <= 255):
-        words = "neither within [0, 1] nor [0, 255]; say what black and white are: --range LOW HIGH"
+        words = (
+            "neither within [0, 1] nor [0, 255]; say what black and white are (--range LOW HIGH)"
+        )
+        words += ", or name the forms of all images that are to be turned (--images)"
         raise ValueError(f"{file.path}: {key} is between {min(ends):g} and {max(ends):g}, {words}")
     return (0, 1) if max(ends) <= 1 else (0, 255)

@@ -64,7 +64,7 @@ def json_object(text: str) -> dict[str, Any]:
 def pair(text: str) -> list[str]:
     """Read an argument of the form OLD=NEW, or KEY=WORDS."""
     if text.count("=") != 1 or not all(text.split("=")):
-        raise argparse.ArgumentTypeError(f"A=B is needed, e.g. obs/x=obs/y, not {text}")
+        raise argparse.ArgumentTypeError(f"A=B is needed, as the usage shows, not {text}")
     return text.split("=")
 
 

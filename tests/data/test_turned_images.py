@@ -17,6 +17,7 @@ from offrl import DemoWriter, Trainer
 from offrl.data.datasets import make_dataset
 from offrl.data.info import DataInfo
 from offrl.data.sequence import SequenceDataset
+from offrl.data.validation import Validation
 from offrl.images import FORMS, Form, pictures, step_after, turned
 
 SIDES = st.integers(1, 5)
@@ -233,6 +234,17 @@ def test_an_error_says_which_images_have_another_form(seeing, elsewhere, images,
     with pytest.raises(ValueError, match=words) as raised:
         Trainer(seeing(other, images))
     assert str(raised.value).startswith(f"{other}: ") and "\n" not in str(raised.value)
+
+
+def test_an_image_before_the_camera_started_does_not_tell_the_form(seeing, elsewhere):
+    other, _ = elsewhere
+    with h5py.File(other, "r+") as file:
+        for demo in file["data"].values():
+            demo["obs/front"][...] = np.rint(demo["obs/front"][:] * 255)
+            demo["obs/front"][0] = 0
+    assert any("front=channels_first,byte_numbers" in x for x in Validation(other).remarks)
+    with pytest.raises(ValueError, match='"front": \\["channels_first", "byte_numbers"\\]'):
+        Trainer(seeing(other, {"far": IMAGES["far"]}))
 
 
 @pytest.mark.parametrize("cache_mode", ["all", "low_dim"])

@@ -184,6 +184,7 @@ def drop_actions(path):
     [
         ([], "--config: name a config file"),
         (["--config", "nowhere.json"], "nowhere.json: no such file"),
+        (["--set", 'train.data=[{"path": "x", "image": {}}]'], "Did you mean train.data.0.images"),
         (["--set", "train.batchsize=3"], "train.batchsize.*Did you mean train.batch_size"),
         (["--set", "train.batch_size=many"], "train.batch_size.*integer.*'many'"),
         (["--set", "algo_name=nonsense"], "unknown algorithm 'nonsense'"),
