@@ -32,7 +32,8 @@ class StepArray(ABC):
 
     def read_into(self, rows: np.ndarray, start: int = 0) -> None:
         """Fill an array with the rows from ``start`` on, converted to its type."""
-        rows[...] = self.rows(start, start + len(rows))
+        with np.errstate(over="ignore"):  # becomes infinity, which is looked for
+            rows[...] = self.rows(start, start + len(rows))
 
     def light(self) -> "StepArray":
         """Return the same rows in the form in which thousands of arrays may stay open."""

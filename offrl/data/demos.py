@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.arrays import InMemory
+from offrl.data.arrays import InMemory, Part, StepArray
 from offrl.data.remarks import SWITCHES, lost_dimensions, wrong_values
 from offrl.images import Form
+from offrl.memory import check_memory
 
 # Arrays, and groups of them, with a row for each step.
 OF_STEPS = ("actions", "rewards", "dones", "states", "obs/", "next_obs/", "action_dict/")
@@ -180,8 +181,18 @@ class Demos(Episodes):
         """Return the number of steps of each demonstration: the length of ``key``."""
 
     @abstractmethod
-    def _dataset(self, demo: str, key: str) -> Any:
-        """Return an object with the ``dtype`` of a key and a ``shape`` ``[any, ...]``."""
+    def array(self, demo: str, key: str) -> StepArray:
+        """Return an array of a demonstration; ``ValueError`` if it is not there, or damaged."""
+
+    @abstractmethod
+    def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]: ...
+
+    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        stored = self.stored(demo, keys)
+        arrays = {key: value for key, value in stored.items() if isinstance(value, StepArray)}
+        num_bytes = sum(array.nbytes for array in arrays.values())
+        check_memory(num_bytes, f"{self.path}: {self.root}{demo}")
+        return {**stored, **{key: array.read() for key, array in arrays.items()}}
 
     def steps(self, demo: str, key: str) -> np.ndarray:
         """Read ``[T, ...]`` of one demonstration, as ``read`` does."""
@@ -189,11 +200,11 @@ class Demos(Episodes):
 
     def shape(self, demo: str, key: str) -> tuple[int, ...]:
         """Return the shape of one step."""
-        return self._dataset(demo, key).shape[1:]
+        return self.array(demo, key).shape[1:]
 
     def holds_integers(self, demo: str, key: str) -> bool:
         """Say whether the values of a key are stored as integers."""
-        return self._dataset(demo, key).dtype.kind in "iu"
+        return self.array(demo, key).dtype.kind in "iu"
 
     @abstractmethod
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
@@ -207,30 +218,41 @@ class Demos(Episodes):
 
     def lost(self, demos: Sequence[str], key: str) -> list[int]:
         """Find the dimensions that are almost constant in float32, by a few demonstrations."""
-        if self._dataset(demos[0], key).dtype.itemsize <= 4:
+        if self.array(demos[0], key).dtype.itemsize <= 4:
             return []
         few = demos[:: 1 + len(demos) // 8]
-        return lost_dimensions([self._stored(demo, key, slice(None)) for demo in few])
+        return lost_dimensions([self.array(demo, key)[:] for demo in few])
 
     def dtype(self, demo: str, key: str) -> np.dtype:
         """Return the type that a key is read as: uint8 as it is, all else float32."""
-        is_bytes = self._dataset(demo, key).dtype == np.uint8
+        is_bytes = self.array(demo, key).dtype == np.uint8
         return np.dtype(np.uint8 if is_bytes else np.float32)
 
     def read_into(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
         """Fill rows with the steps of one demonstration from ``start`` on, as ``read`` does."""
-        stored = self._stored(demo, key, slice(start, start + len(rows)))
-        rows[...] = self._numbers(stored, [demo], key, [len(rows)], start).reshape(rows.shape)
+        array = self.array(demo, key)
+        array.read_into(rows.reshape(-1, *array.shape[1:]), start)
+        if rows.dtype != np.uint8:
+            self._numbers(rows, [demo], key, [len(rows)], start)
 
     def packed_bytes(self, demos: Sequence[str], key: str) -> int:
         """Return the size of the largest image file that rows are decoded from; 0 if not all are
         stored as such."""
-        return 0
+        most = 0
+        for demo in demos:
+            packed = self.array(demo, key).packed
+            if packed is None:
+                return 0
+            most = max(most, packed.shape[1])
+        return most
 
     def read_packed(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
         """Fill rows ``[T, B]`` with the image files of steps from ``start`` on, padded with
         zeros."""
-        raise NotImplementedError
+        packed: Any = self.array(demo, key).packed
+        width = packed.shape[1]
+        rows[:, width:] = 0
+        rows[:, :width] = packed.rows(start, start + len(rows))
 
     def best(self, demos: Sequence[str], share: float) -> list[str]:
         """Choose the ``share`` of demonstrations with the highest returns; of equals, the first."""
@@ -262,7 +284,7 @@ class Demos(Episodes):
         if is_sound:
             return rows
         for demo, length in zip(demos, lengths, strict=True):
-            stored = self._stored(demo, key, slice(first_step, first_step + int(length)))
+            stored = self.array(demo, key)[first_step : first_step + int(length)]
             if words := wrong_values(key, stored, first_step):
                 break
         raise ValueError(
@@ -270,14 +292,10 @@ class Demos(Episodes):
             "filter key, where files have those), or correct it"
         )
 
-    @abstractmethod
-    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
-        """Read steps as they are stored."""
-
 
 class DemoArrays(Demos):
-    """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``: numpy's, or those
-    of an open HDF5 file (``StoredArray``). ``lengths`` ``[D]`` of them add up to ``N``.
+    """Demonstrations that lie one after the other in arrays ``{key: [N, ...]}``, numpy's or
+    ``StepArray``. ``lengths`` ``[D]`` of them add up to ``N``.
 
     notes: ``env_args`` and ``masks``, where the format has no place for them.
     """
@@ -291,7 +309,10 @@ class DemoArrays(Demos):
         lengths: np.ndarray,
         notes: Mapping[str, Any] | None = None,
     ):
-        self.path, self._notes, self._arrays = path, notes or {}, dict(arrays)
+        self.path, self._notes = path, notes or {}
+        self._arrays: dict[str, StepArray] = {
+            key: InMemory(x) if isinstance(x, np.ndarray) else x for key, x in arrays.items()
+        }
         ends = [0, *np.cumsum(lengths).tolist()]
         self._ranges = {f"demo_{i}": steps for i, steps in enumerate(pairwise(ends))}
         self._names = self._ranges
@@ -305,30 +326,26 @@ class DemoArrays(Demos):
         return key in self._arrays
 
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
-        self._dataset(demos[0], key)
+        self._whole(key)
         return np.array([len(range(*self._ranges[demo])) for demo in demos])
 
     def check(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> None:
-        self._dataset(demos[0], key)
+        self._whole(key)
 
     def read(self, demos: Sequence[str], key: str, lengths: np.ndarray) -> np.ndarray:
-        rows = self._dataset(demos[0], key)[:]
+        rows = self._whole(key).read()
         if len(demos) < len(self._ranges):
             rows = np.concatenate([rows[slice(*self._ranges[demo])] for demo in demos])
         return self._numbers(rows, demos, key, lengths)
 
-    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        return {
-            key: array[slice(*self._ranges[demo])]
-            for key, array in self._arrays.items()
-            if keys is None or key in keys
-        }
+    def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+        return {key: self.array(demo, key) for key in self._arrays if keys is None or key in keys}
 
-    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
-        rows = range(*self._ranges[demo])[steps]
-        return self._dataset(demo, key)[rows.start : rows.stop]
+    def array(self, demo: str, key: str) -> StepArray:
+        first, stop = self._ranges[demo]
+        return Part(self._whole(key), first, stop - first)
 
-    def _dataset(self, demo: str, key: str) -> Any:
+    def _whole(self, key: str) -> StepArray:
         if key not in self._arrays:
             remedy = ""
             if key.startswith("obs/"):

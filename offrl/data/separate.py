@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from offrl.data.arrays import StepArray, Turned
+from offrl.data.arrays import Turned
 from offrl.data.demos import Demos
 from offrl.data.recent import Recent
 from offrl.images import Form
@@ -66,13 +66,6 @@ class SeparateArrays(Demos):
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
         return np.array([self.array(demo, key).shape[0] for demo in demos])
 
-    def trajectory(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-        stored = self.stored(demo, keys)
-        arrays = {key: value for key, value in stored.items() if isinstance(value, StepArray)}
-        num_bytes = sum(array.nbytes for array in arrays.values())
-        check_memory(num_bytes, f"{self.path}: {self.root}{demo}")
-        return {**stored, **{key: array.read() for key, array in arrays.items()}}
-
     def stored(self, demo: str, keys: Collection[str] | None = None) -> dict[str, Any]:
         chosen = [key for key in self.keys(demo) if keys is None or key in keys]
         return {**self.attributes(demo), **{key: self.array(demo, key) for key in chosen}}
@@ -104,27 +97,6 @@ class SeparateArrays(Demos):
             self._checked(demo, key, part.shape, first.dtype).read_into(part)
         return self._numbers(rows, demos, key, lengths)
 
-    def read_into(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
-        array = self.array(demo, key)
-        array.read_into(rows.reshape(-1, *array.shape[1:]), start)
-        if rows.dtype != np.uint8:
-            self._numbers(rows, [demo], key, [len(rows)], start)
-
-    def packed_bytes(self, demos: Sequence[str], key: str) -> int:
-        most = 0
-        for demo in demos:
-            packed = self.array(demo, key).packed
-            if packed is None:
-                return 0
-            most = max(most, packed.shape[1])
-        return most
-
-    def read_packed(self, demo: str, key: str, rows: np.ndarray, start: int) -> None:
-        packed = self.array(demo, key).packed
-        width = packed.shape[1]
-        rows[:, width:] = 0
-        rows[:, :width] = packed.rows(start, start + len(rows))
-
     def _checked(self, demo: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Open an array; ``ValueError`` unless it has this shape and numbers (uint8 if ``dtype``
         is)."""
@@ -139,9 +111,3 @@ class SeparateArrays(Demos):
         if wrong:
             raise ValueError(f"{self.path}: {self.root}{demo}/{key} {wrong}")
         return array
-
-    def _dataset(self, demo: str, key: str) -> Any:
-        return self.array(demo, key)
-
-    def _stored(self, demo: str, key: str, steps: slice) -> np.ndarray:
-        return self.array(demo, key)[steps]

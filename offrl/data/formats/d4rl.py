@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from offrl.data.arrays import StepArray
 from offrl.data.demos import DemoArrays
 from offrl.data.formats import exchange
 from offrl.data.formats.exchange import Conversion, StepType
@@ -123,7 +124,7 @@ def is_d4rl(file: h5py.File) -> bool:
     return file.id.links.exists(b"observations")
 
 
-class _Columns:
+class _Columns(StepArray):
     """Columns of a dataset ``[N, D]`` in the shape ``[N, ...]`` of the array that was joined."""
 
     def __init__(self, dataset: StoredArray, columns: slice, step: StepType):
@@ -131,12 +132,9 @@ class _Columns:
         self.shape = (len(dataset), *step.shape)
         self._dataset, self._columns = dataset, columns
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        values = self._dataset[rows][..., self._columns].astype(self.dtype, copy=False)
-        return values.reshape(*values.shape[:-1], *self.shape[1:])
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        values = self._dataset[start:stop][:, self._columns].astype(self.dtype, copy=False)
+        return values.reshape(-1, *self.shape[1:])
 
 
 def holds(key: str, step: StepType) -> bool:
