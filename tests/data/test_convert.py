@@ -40,6 +40,14 @@ VECTORS = {"obs/position", "obs/speed", "obs/pose"}
 REST = {"actions", "rewards", "dones"}
 
 
+def test_images_that_would_be_kept_if_they_were_turned_are_named(tmp_path, caplog):
+    images = {"obs/front": np.zeros((5, 3, 32, 32), np.uint8), "obs/far": np.zeros((5, 9, 9, 1))}
+    with DemoWriter(tmp_path / "in.hdf5") as writer:
+        writer.write({"actions": np.zeros((5, 2)), "obs/speed": np.ones((5, 2)), **images})
+    assert convert(tmp_path / "in.hdf5", tmp_path / "out", "lerobot", "--fps", "10") == 0
+    assert "in.hdf5: obs/front has images of another form; to keep them" in caplog.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "options", "keys"),

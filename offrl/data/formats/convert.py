@@ -15,6 +15,7 @@ from offrl.data.formats.files import open_episodes
 from offrl.data.formats.hdf5 import DemoFile, located
 from offrl.data.storage import StoredArray
 from offrl.data.writer import DemoWriter
+from offrl.images import pictures
 from offrl.processes import in_order
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,9 @@ def _warn(source: Episodes, to: str, first: dict[str, Any], kept: StepTypes, by_
         reasons += ["offrl does not read it"] if unread else []
         left_out = ", ".join(dict.fromkeys([*names, *unread]))
         log.warning(f"{source.path}: left out is {left_out}: {', or '.join(reasons)}")
+    if turnable := [key for key in arrays if _is_held_turned(FORMATS[to], key, first[key])]:
+        words = "has images of another form; to keep them, convert what offrl edit pixels writes"
+        log.warning(f"{source.path}: {', '.join(turnable)} {words}")
     if "obs" not in groups:
         remedy = "go on with offrl images, which makes them, and rewards, of the simulator's states"
         log.warning(f"{source.path}: has no observations; {remedy}")
@@ -131,6 +135,14 @@ def _warn(source: Episodes, to: str, first: dict[str, Any], kept: StepTypes, by_
             f"{source.path}: does not say what followed the last step of each demonstration; its "
             "last observation stands for that"
         )
+
+
+def _is_held_turned(wanted: Format, key: str, array: np.ndarray) -> bool:
+    """Say whether a format can store an observation only if its images are turned."""
+    images = pictures(array) if key.startswith("obs/") else None
+    if images is None or wanted.holds(key, StepType.of(array)):
+        return False
+    return wanted.holds(key, StepType.of(images))
 
 
 def _check(
