@@ -22,6 +22,7 @@ from peers import ROBOMIMIC
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
 from offrl.data.storage import create
+from offrl.kernels.allocator import FreedMemory
 
 CAMERAS = ["agentview_image", "robot0_eye_in_hand_image"]
 VECTOR = "robot0_eef_pos"
@@ -125,6 +126,7 @@ def _draw(
     make: Any, path: str, seq_length: int, options: Mapping[str, Any], connection: Any
 ) -> None:
     torch.set_num_threads(1)
+    FreedMemory()  # as the program does; both contestants gain by it
     if make is robomimic_batches:
         ROBOMIMIC.make_importable()
     drawn = make(path, seq_length, **options)

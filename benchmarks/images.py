@@ -49,6 +49,7 @@ from offrl.algos import Algo, algo_factory
 from offrl.config.files import find_file, read_config_file
 from offrl.data.loader import BatchLoader
 from offrl.data.sequence import SequenceDataset
+from offrl.kernels.allocator import FreedMemory
 from offrl.specs import processed_shapes
 
 SEQ_LENGTH = 10
@@ -108,6 +109,7 @@ def policy_of(dataset: SequenceDataset, device: torch.device) -> Algo:
 
 def step_times(folder: Path, size: int, repeats: int, updates: int) -> dict[str, list[Any]]:
     """The seconds of so many steps, and those of waiting for their batches on the device."""
+    FreedMemory()  # as the program does
     plain, jpeg = (str(folder / f"{kind}.hdf5") for kind in ("plain", "jpeg"))
     quarter = {"hdf5_cache_mode": "auto", "cache_gb": size / 4e9}
 
