@@ -151,7 +151,7 @@ class DemoFile(SeparateArrays):
     def lengths(self, demos: Sequence[str], key: str = "actions") -> np.ndarray:
         lengths = []
         for demo in demos:
-            length = recorded = self.array(demo, key).shape[0]
+            length = recorded = self._open(demo, key).shape[0]
             group, name = self._group(demo), b"num_samples"
             with located(self.path, f"the attribute num_samples of data/{demo}"):
                 attribute = h5py.h5a.open(group, name) if h5py.h5a.exists(group, name) else None
@@ -203,9 +203,10 @@ class DemoFile(SeparateArrays):
 
     def _open_group(self, demo: str) -> h5py.h5g.GroupID:
         with located(self.path, f"data/{demo}"):
-            if not isinstance(self._file[f"data/{demo}"], h5py.Group):
+            group = h5py.h5o.open(self._file.id, f"data/{demo}".encode())
+            if not isinstance(group, h5py.h5g.GroupID):
                 raise ValueError(f"{self.path}: data/{demo} is no group of arrays; delete it")
-            return h5py.h5g.open(self._file.id, f"data/{demo}".encode())
+            return group
 
     def _open(self, demo: str, key: str) -> StoredArray:
         group = self._group(demo)
