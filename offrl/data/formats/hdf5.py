@@ -209,9 +209,9 @@ class DemoFile(SeparateArrays):
             return group
 
     def _open(self, demo: str, key: str) -> StoredArray:
-        group = self._group(demo)
+        name = f"data/{demo}/{key}".encode()
         try:
-            dataset = StoredArray(h5py.h5d.open(group, key.encode(), NO_CACHE))
+            dataset = StoredArray(h5py.h5d.open(self._file.id, name, NO_CACHE))
             if dataset.shape and 0 not in dataset.shape[1:]:
                 self.external |= {(f"data/{demo}/{key}", other) for other in dataset.external}
                 return dataset
@@ -231,6 +231,7 @@ class DemoFile(SeparateArrays):
 
     def _raise_what_is_wrong(self, demo: str, key: str) -> None:
         """Raise ``ValueError`` that says why a key cannot be opened."""
+        self._group(demo)
         group, _, name = key.rpartition("/")
         parent = self._file.get(f"data/{demo}/{group}")
         inside = sorted(parent) if isinstance(parent, h5py.Group) else []
