@@ -266,6 +266,8 @@ def _list(node: Node) -> str:
 
 def _plural(node: Node) -> str:
     words = in_words(node)
+    if "enum" in node:  # names, which are their own plural
+        return words
     for one, several in PLURAL.items():
         if words.startswith(one):
             return words.replace(one, several, 1)
