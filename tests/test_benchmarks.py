@@ -48,7 +48,7 @@ OTHERS = {
     "online_peers",
 }
 OTHERS |= {"online_configs", "online_results", "bare", "bare_online", "bare_parts", "bare_rl"}
-OTHERS |= {"bare_impala"}
+OTHERS |= {"bare_impala", "image_windows"}
 NEEDED = {"view": "chromium", "data_tools": "taskset"}
 
 
