@@ -65,7 +65,8 @@ def test_there_and_back_again(to, options, keys, source, tmp_path, caplog):
     lost = [record.message for record in caplog.records if "left out is" in record.message]
     assert len(lost) == 1 and "states" in lost[0] and "model_file" in lost[0]
     assert ("agentview_image" in lost[0]) == ("obs/agentview_image" not in keys)
-    assert convert(tmp_path / "other-v0", tmp_path / "back.hdf5", "robomimic") == 0
+    back = (tmp_path / "other-v0", tmp_path / "back.hdf5", "robomimic", "--workers", "2")
+    assert convert(*back) == 0
     (before, masks, env_args), (after, *others) = read(source), read(tmp_path / "back.hdf5")
     assert others == [masks, env_args] and env_args == ENV_ARGS
     images = {"obs/agentview_image"} & keys

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from offrl.data.arrays import StepArray
 from offrl.data.demos import Episodes
 from offrl.data.formats import d4rl, lerobot_writer, minari
 from offrl.data.formats.exchange import Conversion, StepType, StepTypes, select_arrays
@@ -211,11 +212,11 @@ def _reader(
             trajectory = select_arrays(found, steps, place)
             return encoder(trajectory) if encoder else trajectory
         # Arrays are copied to the bit; frames, which robomimic does not know, become images.
-        return {
-            key: value.read()
-            if isinstance(value, StoredArray) and value.packed is not None
-            else value
-            for key, value in source.stored(demo, steps).items()
-        }
+        found = source.stored(demo, steps)
+        for key, value in found.items():
+            is_sent = isinstance(opened, str)  # to another process
+            if isinstance(value, StepArray) and (is_sent or value.packed is not None):
+                found[key] = value.read()
+        return found
 
     return read
