@@ -90,7 +90,7 @@ def num_readers(train: Any) -> int:
         return 0
     if train.num_data_workers is not None:
         return int(train.num_data_workers)
-    return max(0, min(MOST_READERS, parallel.num_cores() // parallel.num_ranks() - 1))
+    return max(0, min(MOST_READERS, parallel.num_cores() - 1))
 
 
 def obs_keys(config: Config) -> set[str]:

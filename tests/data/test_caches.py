@@ -378,6 +378,17 @@ def test_held_out_data_takes_what_the_training_leaves_of_the_cache(files):
         assert sum(dataset.nbytes for dataset in datasets) <= max(1, room) * whole + 4 * 8 * 5
 
 
+def test_readers_share_the_cores_with_the_processes_of_a_training(monkeypatch):
+    train = config_factory("bc").train
+    for cores, local, readers in ((1, 1, 0), (2, 1, 1), (16, 1, 4), (8, 2, 3), (8, 4, 1)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores))
+        monkeypatch.setattr("offrl.parallel.num_local", lambda local=local: local)
+        monkeypatch.setattr("offrl.parallel.num_ranks", lambda local=local: local)
+        assert num_readers(train) == readers
+    train.num_data_workers = 7
+    assert num_readers(train) == 7
+
+
 def test_a_config_says_where_data_is():
 
     config = config_factory("bc")
