@@ -3,9 +3,9 @@
 import copy
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from offrl.data.computed import (
     transformed,
 )
 from offrl.data.goals import DISCOUNT, GoalMode, Goals, make_goals
-from offrl.data.placement import CacheMode, Placement, place_keys
+from offrl.data.placement import CacheMode, place_keys
 from offrl.data.remarks import NOT_FOLLOWED, followed
 from offrl.data.steps import Files, StepStore
 from offrl.data.windows import Window, WindowDataset
@@ -110,10 +110,7 @@ class SequenceDataset(WindowDataset):
         self._obs_stats: dict[str, Statistics] = {}
         choice = (filter_by_attribute, demo_limit, top_share)
         with Files(hdf5_use_swmr, _by_path(paths, images or [{}] * len(paths))) as self._files:
-            self.sources = self._files.choose(paths, *choice, action_keys[0])
-            self.env_args = self.sources[0].env_args
-            self.demos = [demo for source in self.sources for demo in source.demos]
-            self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
+            self._choose(paths, choice, action_keys[0])
             self._add_constants(constants or [{}] * len(paths), instructions or {})
             wants_next = load_next_obs or goal_mode is not None or subgoal_steps is not None
             stored = [key for key in obs_keys if f"obs/{key}" not in self.store.columns]
@@ -122,15 +119,8 @@ class SequenceDataset(WindowDataset):
             known = self.store.columns.keys() | shapes.keys()
             if load_next_obs and any(f"next_obs/{k}" not in known for k in obs_keys):
                 others.add("dones")  # tells if a last step terminates
-            sizes = {key: self._files.size(key) for key in (*others, *action_keys)}
-            place = partial(
-                place_keys,
-                others=sizes,
-                mode=hdf5_cache_mode,
-                cache_gb=cache_gb,
-                num_readers=num_readers,
-            )
-            self._load_obs(shapes, place, cache_dir)
+            always = {key: self._files.size(key) for key in (*others, *action_keys)}
+            self._load_obs(shapes, cache_dir, always, hdf5_cache_mode, cache_gb, num_readers)
             if hdf5_normalize_obs:
                 self._normalize(stored)
             self._load_others(others, rewards or {}, reward_stats)
@@ -146,6 +136,13 @@ class SequenceDataset(WindowDataset):
             self.store.fill({key: self.values(key).numpy()})
 
     # -- construction -----------------------------------------------------------------------------
+
+    def _choose(self, paths: Sequence[str], choice: Sequence[Any], key: str) -> None:
+        """Select demonstrations, as ``Files.choose`` does, and make the store of their steps."""
+        self.sources = self._files.choose(paths, *choice, key)
+        self.env_args = self.sources[0].env_args
+        self.demos = [demo for source in self.sources for demo in source.demos]
+        self.store = StepStore(np.concatenate([source.lengths for source in self.sources]))
 
     def _add_constants(
         self,
@@ -180,18 +177,19 @@ class SequenceDataset(WindowDataset):
     def _load_obs(
         self,
         shapes: Mapping[str, tuple[int, ...]],
-        place: Callable[..., Placement],
         cache_dir: str | None,
+        always: Mapping[str, int],
+        *room: Any,
     ) -> None:
-        """Read observations, or make columns of files. place: chooses the place of keys by the name
-        of the data, their bytes, and those of the vectors among them."""
+        """Read observations, or make columns of files. always, room: the bytes of other keys, and
+        the last arguments of ``place_keys``."""
         files, columns = self._files, self.store.columns
-        for path, shape in shapes.items():
-            if cache_dir and len(shape) > 1:
-                columns[path] = files.mapped(path, shape, cache_dir)
+        if cache_dir:
+            images = {path: shape for path, shape in shapes.items() if len(shape) > 1}
+            columns |= files.mapped(images, cache_dir)
         sizes = {path: files.size(path) for path in shapes if path not in columns}
         vectors = {path: size for path, size in sizes.items() if len(shapes[path]) == 1}
-        found = place(self.hdf5_path, sizes, vectors)
+        found = place_keys(self.hdf5_path, sizes, vectors, always, *room)
         for path in sizes:
             if path in found.in_memory:
                 self.store.fill({path: files.read(path).reshape(-1, *shapes[path])})

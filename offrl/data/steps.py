@@ -239,25 +239,31 @@ class Files(AbstractContextManager):
             column = DecodedColumn(kept, shape, partial(self._decode, key))
         return CachedColumn(column, 0, num_decoded) if num_decoded else column
 
-    def mapped(self, key: str, shape: tuple[int, ...], folder: str) -> ArrayColumn:
-        """Make a column of rows that are in a file of a folder, and are written there if they are
-        not (``train.cache_dir``)."""
-        self.check(key)
-        dtype, num = self._dtype(key), sum(source.num_steps for source in self.sources)
-        identity = []
+    def mapped(
+        self, shapes: Mapping[str, tuple[int, ...]], folder: str
+    ) -> Iterator[tuple[str, ArrayColumn]]:
+        """Yield keys, whose steps have these shapes, with columns of rows that are in files of a
+        folder, and are written there if they are not (``train.cache_dir``)."""
+        for key in shapes:
+            self.check(key)
+        num, identity = sum(source.num_steps for source in self.sources), []
         for file, source in self._pairs():
             paths = [Path(source.path), *sorted({other for _, other in file.external})]
             marks = fingerprint(paths), last_change(paths)
             identity.append([*marks, source.demos, self._images.get(source.path)])
+        for key, shape in shapes.items():
+            dtype = self._dtype(key)
+            parts = partial(self._parts, key, shape, dtype)
+            rows = map_rows(folder, key, identity, (num, *shape), dtype, parts)
+            yield key, ArrayColumn(rows)
 
-        def parts() -> Iterator[np.ndarray]:
-            for file, source in self._pairs():
-                for demo, length in zip(source.demos, source.lengths, strict=True):
-                    rows = np.empty((length, *shape), dtype)
-                    file.read_into(demo, key, rows, 0)
-                    yield rows
-
-        return ArrayColumn(map_rows(folder, key, identity, (num, *shape), dtype, parts))
+    def _parts(self, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[np.ndarray]:
+        """Read the rows of a key, one demonstration after the other."""
+        for file, source in self._pairs():
+            for demo, length in zip(source.demos, source.lengths, strict=True):
+                rows = np.empty((length, *shape), dtype)
+                file.read_into(demo, key, rows, 0)
+                yield rows
 
     def _having(self, key: str) -> Iterator[OpenFile]:
         return (pair for pair in self._pairs() if pair[0].has(pair[1].demos[0], key))
