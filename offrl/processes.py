@@ -267,7 +267,8 @@ def _serve(
     import multiprocessing
 
     end_with(parent)
-    # Locks that libraries make have no names then, which would stay when it is killed.
+    # The system's default. In a spawned process libraries would make locks that have names, and are
+    # left behind when it is killed.
     multiprocessing.set_start_method("fork", force=True)
     for number in FOR_THE_PARENT:  # not ignored, as processes started here would inherit that
         signal.signal(number, lambda *_: None)

@@ -148,7 +148,8 @@ class DemoWriter(AbstractContextManager):
         name = f"demo_{self.num_demos}"
         arrays, notes = self._checked(name, trajectory)
         notes |= attributes | {"num_samples": len(arrays["actions"])}
-        size = sum(getattr(x, "bytes_on_disk", x.nbytes) + METADATA_BYTES for x in arrays.values())
+        sizes = (x.bytes_on_disk if isinstance(x, StepArray) else x.nbytes for x in arrays.values())
+        size = sum(num_bytes + METADATA_BYTES for num_bytes in sizes)
         self._check_space(size, notes)
         # Nothing refers to the episode until all of it is in the file.
         demo = self._data.create_group(None)

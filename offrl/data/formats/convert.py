@@ -211,12 +211,11 @@ def _reader(
             found, place = source.trajectory(demo, steps), f"{source.path}: {demo}"
             trajectory = select_arrays(found, steps, place)
             return encoder(trajectory) if encoder else trajectory
+        if isinstance(opened, str):  # what is read here is sent to another process
+            return source.trajectory(demo, steps)
         # Arrays are copied to the bit; frames, which robomimic does not know, become images.
-        found = source.stored(demo, steps)
-        for key, value in found.items():
-            is_sent = isinstance(opened, str)  # to another process
-            if isinstance(value, StepArray) and (is_sent or value.packed is not None):
-                found[key] = value.read()
-        return found
+        stored = source.stored(demo, steps)
+        arrays = {key: value for key, value in stored.items() if isinstance(value, StepArray)}
+        return stored | {k: x.read() for k, x in arrays.items() if x.packed is not None}
 
     return read
